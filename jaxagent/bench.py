@@ -1,0 +1,421 @@
+"""Throughput, measured so that it counts. Also `python -m jaxagent.bench`, which needs no more than JAX's own libraries.
+
+Programs are compiled ahead of time, so tracing, lowering, compiling, the first run and the steady state are told apart. Every
+timed call ends in `block_until_ready`, and its results depend on every observation, reward and flag, so that nothing can be
+left out. Letters: `B` environments, `T` steps.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagent import provenance, rollout
+from jaxagent.envs import registry
+from jaxagent.envs.vector import VectorEnv, VectorState
+from jaxagent.errors import JaxagentError, UsageError
+from jaxagent.files import write_json
+from jaxagent.train import Trainer, strong
+from jaxagent.types import ActionSpace, Box, Discrete, PyTree
+
+Result = dict[str, Any]  # JSON
+Report = Callable[[Result], None]
+
+
+# what is measured -------------------------------------------------------------------------------------------------------------
+
+
+def bench_env(
+    name: str,
+    *,
+    obs: str | None = None,
+    num_envs: int = 2048,
+    num_steps: int = 1000,
+    repeats: int = 5,
+    seed: int = 0,
+    linearity: bool = False,
+) -> Result:
+    """Environment steps a second under random actions, drawn inside the loop, with auto-reset.
+
+    Args:
+      name: a registered environment.
+      obs: how it shows itself; its default unless given.
+      num_envs: B.
+      num_steps: T, steps a timed call; the pool of levels is made anew once a call.
+      repeats: timed calls.
+      seed: of levels and actions.
+      linearity: also time calls of 2 T steps; `linearity` is then how many times longer they take.
+
+    Raises:
+      ValueError: an unknown name or encoding, or a size below 1.
+    """
+    _check_sizes(num_envs=num_envs, num_steps=num_steps, repeats=repeats)
+    env, params = registry.make(name) if obs is None else registry.make(name, obs=obs)
+    vector_env = VectorEnv(env, num_envs)
+    params = strong(params)
+    init_key, call_key = jax.random.split(jax.random.key(seed))
+
+    def measure(num_steps: int) -> Timing:
+        def call(state: VectorState, params: PyTree, key: jax.Array) -> tuple[VectorState, Counts]:
+            return act_randomly(vector_env, state, params, key, num_steps)
+
+        state = jax.jit(vector_env.init)(init_key, params)
+        return time_calls(call, state, (params,), call_key, repeats=repeats)
+
+    timing = measure(num_steps)
+    return {
+        "case": f"env/{name}",
+        "num_envs": num_envs,
+        "num_steps": num_steps,
+        "obs": obs or registry.option_defaults(name).get("obs", "default"),
+        **_figures(timing, env_steps=num_envs * num_steps),
+        **({"linearity": _ratio(measure(2 * num_steps), timing)} if linearity else {}),
+        "machine": provenance.describe(),
+    }
+
+
+def bench_train(
+    trainer: Trainer, *, case: str = "train", lanes: int = 1, num_updates: int = 8, repeats: int = 5, seed: int = 0
+) -> Result:
+    """Environment steps a second of whole updates: acting, and learning from it.
+
+    Args:
+      trainer: what to run.
+      case: a name for the result.
+      lanes: independent runs under one `vmap`; the learner's floats and the params are an array over the lanes.
+      num_updates: updates a timed call.
+      repeats: timed calls.
+      seed: of the runs.
+
+    Raises:
+      ValueError: a wrong field of the trainer, or a size below 1.
+    """
+    _check_sizes(lanes=lanes, num_updates=num_updates, repeats=repeats)
+    trainer.validate()
+    init_key, call_key = jax.random.split(jax.random.key(seed))
+
+    def call(state: PyTree, trainer: Trainer, key: jax.Array) -> tuple[PyTree, Counts]:
+        del key  # a run state carries its own
+        state, metrics = trainer.run(state, num_updates)
+        return state, Counts(bits_sum((state.learner, metrics)), metrics["episodes"].sum())
+
+    trainer, init = strong(trainer), Trainer.init
+    keys = init_key
+    if lanes > 1:
+        trainer = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), trainer)
+        init, call = jax.vmap(init), jax.vmap(call, in_axes=(0, 0, None))
+        keys = jax.random.split(init_key, lanes)
+    timing = time_calls(call, jax.jit(init)(trainer, keys), (trainer,), call_key, repeats=repeats)
+    return {
+        "case": case,
+        "num_envs": trainer.num_envs,
+        "num_steps": trainer.num_steps,
+        "obs": _obs(trainer),
+        "lanes": lanes,
+        "num_updates": num_updates,
+        **_figures(timing, env_steps=lanes * num_updates * trainer.steps_per_update),
+        "machine": provenance.describe(),
+    }
+
+
+def bench_policy(trainer: Trainer, *, case: str = "policy", repeats: int = 5, seed: int = 0) -> Result:
+    """Environment steps a second of an untrained agent acting, without learning. Arguments as for `bench_train`."""
+    _check_sizes(repeats=repeats)
+    trainer.validate()
+    vector_env = VectorEnv(trainer.env, trainer.num_envs, trainer.reset_mode, trainer.levels, trainer.pool_size)
+    policy = trainer.learner.policy()
+    agent_key, init_key, call_key = jax.random.split(jax.random.key(seed), 3)
+    trainer = strong(trainer)
+    agent = trainer.learner.agent(trainer.learner.init(agent_key, trainer.env.spec))
+
+    def call(state: PyTree, agent: PyTree, params: PyTree, key: jax.Array) -> tuple[PyTree, Counts]:
+        state, batch, metrics = rollout.unroll(vector_env, policy, agent, state, params, key, num_steps=trainer.num_steps)
+        return state, Counts(bits_sum(batch.transition), metrics["episodes"])
+
+    state = jax.jit(lambda key, params: rollout.init(vector_env, policy, key, params))(init_key, trainer.params)
+    timing = time_calls(call, state, (agent, trainer.params), call_key, repeats=repeats)
+    return {
+        "case": case,
+        "num_envs": trainer.num_envs,
+        "num_steps": trainer.num_steps,
+        "obs": _obs(trainer),
+        **_figures(timing, env_steps=trainer.steps_per_update),
+        "machine": provenance.describe(),
+    }
+
+
+class Counts(NamedTuple):
+    """What a timed call reports beside its state."""
+
+    checksum: jax.Array  # uint32 [] or [lanes], depends on all that was computed
+    resets: jax.Array  # int32 [] or [lanes], episodes that ended
+
+
+def act_randomly(
+    vector_env: VectorEnv, state: VectorState, params: PyTree, key: jax.Array, num_steps: int
+) -> tuple[VectorState, Counts]:
+    """`num_steps` random actions in every row."""
+
+    def body(carry: tuple[VectorState, Counts], key: jax.Array) -> tuple[tuple[VectorState, Counts], None]:
+        state, counts = carry
+        action = random_action(vector_env.env.spec.action, key, vector_env.num_envs)
+        state, out = vector_env.step(state, action, params)
+        seen = bits_sum((state.observation, out.reward, out.terminated, out.truncated))
+        resets = (out.terminated | out.truncated).sum(dtype=jnp.int32)
+        return (state, Counts(counts.checksum + seen, counts.resets + resets)), None
+
+    start = vector_env.refresh(state, params), Counts(jnp.uint32(0), jnp.int32(0))
+    return jax.lax.scan(body, start, jax.random.split(key, num_steps))[0]
+
+
+def random_action(space: ActionSpace, key: jax.Array, num_envs: int) -> jax.Array:
+    """Random actions [B, ...]. Integers come from 16 random bits each, off uniform by less than `n / 65536`."""
+    shape = (num_envs, *space.shape)
+    if isinstance(space, Box):
+        low, high = (np.broadcast_to(bound, space.size).reshape(space.shape) for bound in (space.low, space.high))
+        low, high = np.maximum(low, -1e3), np.minimum(high, 1e3)  # a bound may be infinite
+        return jax.random.uniform(key, shape, space.dtype, low, high)
+    sizes = jnp.asarray(space.n if isinstance(space, Discrete) else space.nvec, jnp.uint32)
+    bits = jax.random.bits(key, shape, jnp.uint16).astype(jnp.uint32)
+    return (bits * sizes >> 16).astype(space.dtype)
+
+
+def bits_sum(tree: PyTree) -> jax.Array:
+    """Sum of all leaves modulo 2^32, floats by their bits: exact, so it does not depend on the order of summing."""
+
+    def leaf_sum(leaf: jax.Array) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            leaf = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{leaf.dtype.itemsize * 8}"))
+        return leaf.sum(dtype=jnp.uint32)
+
+    return sum(map(leaf_sum, jax.tree.leaves(tree)), jnp.uint32(0))
+
+
+# how it is measured -----------------------------------------------------------------------------------------------------------
+
+
+class Timing(NamedTuple):
+    """Seconds, and what the calls counted."""
+
+    trace: float
+    lower: float
+    compile: float
+    first: float  # first run of the compiled program
+    steady: tuple[float, ...]  # each repeat
+    checksum: int  # of the first run
+    resets: int  # in all timed repeats
+
+
+def time_calls(
+    call: Callable[..., tuple[PyTree, Counts]], state: PyTree, arguments: tuple[PyTree, ...], key: jax.Array, *, repeats: int
+) -> Timing:
+    """Compiles `call(state, *arguments, key) -> (state, counts)`, runs it once, and then times `repeats` runs, each going on
+    from the state of the one before it with a key of its own."""
+    keys = list(jax.random.split(key, repeats + 1))
+    clock = time.perf_counter
+    started = clock()
+    traced = jax.jit(call, donate_argnums=0).trace(state, *arguments, keys[0])
+    after_trace = clock()
+    lowered = traced.lower()
+    after_lower = clock()
+    compiled = lowered.compile()
+    after_compile = clock()
+    state, counts = jax.block_until_ready(compiled(state, *arguments, keys[0]))
+    first = clock() - after_compile
+    steady, resets = [], 0
+    for repeat_key in keys[1:]:
+        before = clock()
+        state, repeat_counts = jax.block_until_ready(compiled(state, *arguments, repeat_key))
+        steady.append(clock() - before)
+        resets += int(repeat_counts.resets.sum())
+    return Timing(
+        trace=after_trace - started,
+        lower=after_lower - after_trace,
+        compile=after_compile - after_lower,
+        first=first,
+        steady=tuple(steady),
+        checksum=int(counts.checksum.sum(dtype=jnp.uint32)),
+        resets=resets,
+    )
+
+
+def _figures(timing: Timing, *, env_steps: int) -> Result:
+    """The part of a result that is the same for all cases; `env_steps` is what one call does."""
+    return {
+        "trace_s": timing.trace,
+        "lower_s": timing.lower,
+        "compile_s": timing.compile,
+        "first_s": timing.first,
+        "seconds": list(timing.steady),
+        "steps_per_s": env_steps / statistics.median(timing.steady),
+        "resets_per_step": timing.resets / (env_steps * len(timing.steady)),
+        "checksum": timing.checksum,
+    }
+
+
+def _ratio(longer: Timing, shorter: Timing) -> float:
+    return statistics.median(longer.steady) / statistics.median(shorter.steady)
+
+
+def _obs(trainer: Trainer) -> str:
+    return getattr(trainer.env, "obs", "default")
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+
+
+# the command line -------------------------------------------------------------------------------------------------------------
+
+
+def summary(result: Result) -> str:
+    """One line for a person."""
+    if "error" in result:
+        return f"{result['case']}  B={result['num_envs']}  {result['error']}"
+    spread = (max(result["seconds"]) - min(result["seconds"])) / statistics.median(result["seconds"])
+    lanes = f"  lanes={result['lanes']}" if result.get("lanes", 1) > 1 else ""
+    return (
+        f"{result['case']}  obs={result['obs']}  B={result['num_envs']}  T={result['num_steps']}{lanes}  "
+        f"{result['steps_per_s']:.4g} steps/s  (spread {spread:.0%}, compiled in {result['compile_s']:.1f} s, "
+        f"{result['resets_per_step']:.4f} resets a step)"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m jaxagent.bench`. Returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        result = arguments.run(arguments)
+    except (JaxagentError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", UsageError.exit_code)
+    print(json.dumps(result) if arguments.json else "\n".join(map(summary, result.get("results", [result]))))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jaxagent.bench", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="{env,train,policy,quick}")
+
+    def command(name: str, run: Callable[[argparse.Namespace], Result], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        added.add_argument("--json", action="store_true", help="print one JSON object")
+        added.add_argument("--repeats", type=int, default=5, help="timed calls")
+        added.set_defaults(run=run)
+        return added
+
+    env = command("env", _run_env, "environment steps under random actions")
+    env.add_argument("name", help="a registered environment")
+    env.add_argument("--obs", help="how it shows itself; its own default if not given")
+    env.add_argument("--num-envs", type=int, default=2048, help="parallel environments")
+    env.add_argument("--num-steps", type=int, default=1000, help="steps a timed call")
+    env.add_argument("--linearity", action="store_true", help="also time twice the steps")
+    train = command("train", _run_train, "whole updates: acting and learning")
+    train.add_argument("config", type=Path, help="a TOML file")
+    train.add_argument("--lanes", type=int, default=1, help="independent runs under one vmap")
+    train.add_argument("--num-updates", type=int, default=8, help="updates a timed call")
+    policy = command("policy", _run_policy, "acting without learning")
+    policy.add_argument("config", type=Path, help="a TOML file")
+    quick = command("quick", _run_quick, "a prepared run over sizes, for an accelerator")
+    quick.add_argument("--out", type=Path, required=True, help="directory for bench.json")
+    quick.add_argument("--config", type=Path, default=Path("configs/ppo_doorkey_8x8.toml"), help="what to train")
+    quick.add_argument("--budget-s", type=float, default=360.0, help="start no case after so many seconds")
+    return parser
+
+
+def _run_env(arguments: argparse.Namespace) -> Result:
+    return bench_env(
+        arguments.name,
+        obs=arguments.obs,
+        num_envs=arguments.num_envs,
+        num_steps=arguments.num_steps,
+        repeats=arguments.repeats,
+        linearity=arguments.linearity,
+    )
+
+
+def _run_train(arguments: argparse.Namespace) -> Result:
+    trainer, case = load_trainer(arguments.config)
+    return bench_train(
+        trainer, case=f"train/{case}", lanes=arguments.lanes, num_updates=arguments.num_updates, repeats=arguments.repeats
+    )
+
+
+def _run_policy(arguments: argparse.Namespace) -> Result:
+    trainer, case = load_trainer(arguments.config)
+    return bench_policy(trainer, case=f"policy/{case}", repeats=arguments.repeats)
+
+
+def _run_quick(arguments: argparse.Namespace) -> Result:
+    trainer, case = load_trainer(arguments.config)
+    return quick(trainer, case, arguments.out, budget_s=arguments.budget_s, repeats=arguments.repeats)
+
+
+def load_trainer(path: Path, overrides: Mapping[str, str] | None = None) -> tuple[Trainer, str]:
+    """What a config trains, and a name for it."""
+    from jaxagent import config
+
+    return config.build(config.read(path, overrides))[0], path.stem
+
+
+_QUICK_ENVS = (("MiniGrid-DoorKey-8x8-v0", "packed"), ("MiniGrid-DoorKey-8x8-v0", "symbolic"), ("Collector-v0", "packed"))
+_QUICK_SIZES = tuple(2**power for power in (20, 18, 16, 14, 12))
+_QUICK_TRAIN = ((16384, 1), (2048, 1), (2048, 8), (256, 64))  # num_envs, lanes
+
+
+def quick(trainer: Trainer, case: str, out: Path, *, budget_s: float = 360.0, repeats: int = 5) -> Result:
+    """Environment and training throughput over sizes. Writes `OUT/bench.json` anew after each case, so a kill loses one.
+
+    A case that does not fit into memory is recorded as such.
+
+    Args:
+      trainer: what to train, at several `num_envs`.
+      case: its name.
+      out: a directory, made if need be.
+      budget_s: seconds after which no case is started.
+      repeats: timed calls a case.
+    """
+    planned: list[tuple[Result, Callable[[], Result]]] = []
+    for num_envs, lanes in _QUICK_TRAIN:
+        sized = dataclasses.replace(trainer, num_envs=num_envs)
+        about: Result = {"case": f"train/{case}", "num_envs": num_envs, "lanes": lanes}
+        planned.append((about, partial(bench_train, sized, case=about["case"], lanes=lanes, num_updates=2, repeats=repeats)))
+    for num_envs in _QUICK_SIZES:
+        for name, obs in _QUICK_ENVS:
+            about = {"case": f"env/{name}", "num_envs": num_envs, "obs": obs}
+            planned.append((about, partial(bench_env, name, obs=obs, num_envs=num_envs, num_steps=256, repeats=repeats)))
+    out.mkdir(parents=True, exist_ok=True)
+    started, results = time.monotonic(), []
+    for about, run in planned:
+        if time.monotonic() - started > budget_s:
+            break
+        results.append(_measured(about, run))
+        write_json(out / "bench.json", {"planned": len(planned), "results": results})
+    return {"planned": len(planned), "results": results}
+
+
+def _measured(about: Result, run: Callable[[], Result]) -> Result:
+    try:
+        return run()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return about | {"error": "out of memory"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,441 @@
+"""What each command of the command line takes and does. What it needs is imported when it runs, so that help comes at once."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, Suppress, subcommand
+
+from jaxagent.errors import JaxagentError, UsageError
+
+if TYPE_CHECKING:
+    from jaxagent.config import Config
+    from jaxagent.loop import Schedule
+    from jaxagent.rundir import RunDir
+    from jaxagent.train import Trainer
+    from jaxagent.trained import Loaded
+
+Overrides = Annotated[Mapping[str, str], Suppress]  # settings of a config by dotted path
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent as a config says.
+
+    Every setting of the config can be given as --TABLE.NAME VALUE, such as --learner.lr 1e-3; with --help behind a config all
+    of them are listed.
+
+    Attributes:
+      config: TOML file.
+      out: Directory of the run, new or empty; runs/NAME-TIME unless given.
+      seed: Instead of the config's.
+      seeds: Train this many seeds side by side, from `seed` on.
+      init_from: Run whose network to begin with.
+    """
+
+    config: Positional[Path]
+    out: Path | None = None
+    seed: int | None = None
+    seeds: int | None = None
+    init_from: Path | None = None
+    overrides: Overrides = field(default_factory=dict)
+
+    def run(self) -> None:
+        from jaxagent import config, rundir
+
+        given = {"seed": self.seed, "num_seeds": self.seeds, "init_from": self.init_from}
+        top = {name: json.dumps(value, default=str) for name, value in given.items() if value is not None}
+        settings = config.read(self.config, {**top, **self.overrides})
+        trainer, schedule = config.build(settings)  # before anything is written
+        warm_start = _warm_start(settings, trainer)
+        path = self.out or rundir.new_path(self.config.stem)
+        with rundir.create(path, config=config.resolved_toml(settings)) as run:
+            _fit(settings, trainer, schedule, run, warm_start)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run from its newest sound checkpoint.
+
+    Attributes:
+      directory: Of the run.
+      updates: Updates to reach in all, instead of the number that the run was started with.
+    """
+
+    directory: Positional[Path]
+    updates: int | None = None
+
+    def run(self) -> None:
+        from jaxagent import checkpoint, config, files, rundir
+
+        with rundir.reopen(self.directory) as run:
+            overrides = {} if self.updates is None else {"train.num_updates": str(self.updates)}
+            settings = config.read(run.config, overrides)
+            trainer, schedule = config.build(settings)
+            if overrides:
+                files.write_atomic(run.config, config.resolved_toml(settings).encode())
+            warm_start = None if checkpoint.steps(run.checkpoints) else _warm_start(settings, trainer)
+            _fit(settings, trainer, schedule, run, warm_start)
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Play episodes with a trained agent on levels it was not trained on.
+
+    Attributes:
+      directory: Of the run.
+      episodes: How many.
+      seed: Of the levels.
+      seed_index: Which of the run's seeds to evaluate.
+      json: Print one JSON object.
+    """
+
+    directory: Positional[Path]
+    episodes: int = 512
+    seed: int = 0
+    seed_index: int = 0
+    json: bool = False
+
+    def run(self) -> None:
+        import jax
+
+        from jaxagent import evaluation, trained
+
+        _at_least_one(episodes=self.episodes)
+        env, params, policy, agent = trained.load(self.directory, seed_index=self.seed_index)
+
+        def play(agent: Any, params: Any, key: jax.Array) -> evaluation.EpisodeResults:
+            return evaluation.evaluate(env, params, policy, agent, key, num_episodes=self.episodes)
+
+        _show(evaluation.summarise(jax.jit(play)(agent, params, jax.random.key(self.seed))), as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Render:
+    """Show the start of an environment, or an episode of a trained agent.
+
+    Attributes:
+      what: Environment, or directory of a run.
+      out: File to write: .png for the first moment, .gif for an episode; text in the terminal unless given.
+      seed: Of the level.
+    """
+
+    what: Positional[str]
+    out: Path | None = None
+    seed: int = 0
+
+    def run(self) -> None:
+        from jaxagent import report
+
+        if self.out is not None and self.out.suffix not in (".png", ".gif"):
+            raise UsageError(f"--out: expected a name that ends in .png or .gif, got {self.out}")
+        trained = Path(self.what).is_dir()
+        loaded = _loaded(Path(self.what)) if trained else _random_agent(self.what)
+        if not report.can_draw(loaded.env):
+            raise UsageError(f"{loaded.env.spec.name} has no grid to draw")
+        if self.out is None:
+            _print_episode(loaded, self.seed, all_frames=trained)
+            return
+        report.save_episode(loaded, self.out, seed=self.seed)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class BenchEnv:
+    """Environment steps a second under random actions.
+
+    Attributes:
+      name: Environment.
+      obs: How it shows itself; its default unless given.
+      num_envs: Parallel environments.
+      num_steps: Steps a timed call.
+      repeats: Timed calls.
+      linearity: Also time twice the steps.
+      json: Print one JSON object.
+    """
+
+    name: Positional[str]
+    obs: str | None = None
+    num_envs: int = 2048
+    num_steps: int = 1000
+    repeats: int = 5
+    linearity: bool = False
+    json: bool = False
+
+    def run(self) -> None:
+        from jaxagent import bench
+
+        settings = dataclasses.asdict(self)
+        as_json = settings.pop("json")
+        result = _usage(lambda: bench.bench_env(settings.pop("name"), **settings))
+        _show(result, as_json=as_json, text=bench.summary)
+
+
+@dataclass(frozen=True)
+class BenchTrain:
+    """Environment steps a second of whole updates: acting, and learning from it.
+
+    Attributes:
+      config: TOML file; its settings can be given as for `train`.
+      lanes: Independent runs under one vmap.
+      num_updates: Updates a timed call.
+      repeats: Timed calls.
+      json: Print one JSON object.
+    """
+
+    config: Positional[Path]
+    lanes: int = 1
+    num_updates: int = 8
+    repeats: int = 5
+    json: bool = False
+    overrides: Overrides = field(default_factory=dict)
+
+    def run(self) -> None:
+        from jaxagent import bench
+
+        trainer, name = bench.load_trainer(self.config, self.overrides)
+        sizes = {"lanes": self.lanes, "num_updates": self.num_updates, "repeats": self.repeats}
+        result = _usage(lambda: bench.bench_train(trainer, case=f"train/{name}", **sizes))
+        _show(result, as_json=self.json, text=bench.summary)
+
+
+@dataclass(frozen=True)
+class BenchPolicy:
+    """Environment steps a second of acting without learning.
+
+    Attributes:
+      config: TOML file; its settings can be given as for `train`.
+      repeats: Timed calls.
+      json: Print one JSON object.
+    """
+
+    config: Positional[Path]
+    repeats: int = 5
+    json: bool = False
+    overrides: Overrides = field(default_factory=dict)
+
+    def run(self) -> None:
+        from jaxagent import bench
+
+        trainer, name = bench.load_trainer(self.config, self.overrides)
+        result = _usage(lambda: bench.bench_policy(trainer, case=f"policy/{name}", repeats=self.repeats))
+        _show(result, as_json=self.json, text=bench.summary)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure throughput."""
+
+    what: (
+        Annotated[BenchEnv, subcommand("env")]
+        | Annotated[BenchTrain, subcommand("train")]
+        | Annotated[BenchPolicy, subcommand("policy")]
+    )
+
+    def run(self) -> None:
+        self.what.run()
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the environments. Those of gymnax are found by their ids as well.
+
+    Attributes:
+      json: Print one JSON array.
+    """
+
+    json: bool = False
+
+    def run(self) -> None:
+        from jaxagent.envs import registry
+
+        rows: list[dict[str, Any]] = [
+            {"name": name, "options": registry.option_defaults(name), "params": list(registry.param_names(name))}
+            for name in registry.names()
+        ]
+        rows += [{"name": name, "options": None, "params": None} for name in registry.GYMNAX_IDS]
+        if self.json:
+            print(json.dumps(rows))
+            return
+        for row in rows:
+            native = row["options"] is not None
+            options = ", ".join(f"{name}={default!r}" for name, default in row["options"].items()) if native else "(gymnax)"
+            print(f"{row['name']:34} {options}")
+
+
+@dataclass(frozen=True)
+class Learners:
+    """List the learners and their fields.
+
+    Attributes:
+      json: Print one JSON array.
+    """
+
+    json: bool = False
+
+    def run(self) -> None:
+        from jaxagent import config, schema
+
+        rows: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "fields": [
+                    {
+                        "name": f"learner.{field_name}",
+                        "type": schema.expected(setting.hint),
+                        "default": None if setting.default is schema.REQUIRED else setting.default,
+                        "traced": setting.traced,
+                        "doc": setting.doc,
+                    }
+                    for field_name, setting in fields.items()
+                ],
+            }
+            for name, fields in config.learner_schemas().items()
+        ]
+        if self.json:
+            print(json.dumps(rows))
+            return
+        for row in rows:
+            print(row["name"])
+            for setting in row["fields"]:
+                kind = "traced" if setting["traced"] else "static"
+                print(
+                    f"  {setting['name']:32} {setting['default']!s:10} {kind:7} {setting['type']:28} {setting['doc']}".rstrip()
+                )
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show versions, devices and the compilation cache, and what is known not to work with them.
+
+    Attributes:
+      json: Print one JSON object.
+    """
+
+    json: bool = False
+
+    def run(self) -> None:
+        from jaxagent import doctor
+
+        found = doctor.examine()
+        _show(found, as_json=self.json, text=doctor.text)
+        if found["problems"]:
+            raise JaxagentError(f"{len(found['problems'])} problem(s) found")
+
+
+COMMANDS: dict[str, type] = {
+    "train": Train,
+    "resume": Resume,
+    "eval": Eval,
+    "render": Render,
+    "bench": Bench,
+    "envs": Envs,
+    "learners": Learners,
+    "doctor": Doctor,
+}
+BENCHES: dict[str, type] = {"env": BenchEnv, "train": BenchTrain, "policy": BenchPolicy}
+
+
+# what they share --------------------------------------------------------------------------------------------------------------
+
+
+def _fit(settings: "Config", trainer: "Trainer", schedule: "Schedule", run: "RunDir", warm_start: Any) -> None:
+    from jaxagent import loop
+
+    program = loop.Program(trainer, schedule, seed=settings.seed, num_seeds=settings.num_seeds)
+    print(f"run {run.path}", file=sys.stderr)
+    try:
+        evaluation = loop.fit(program, schedule, run, warm_start=warm_start)
+    except loop.Interrupted as stop:
+        print(f"{stop}\ngo on with: jaxagent resume {run.path}", file=sys.stderr)
+        raise SystemExit(stop.exit_code) from stop
+    _show(evaluation, as_json=False)
+
+
+def _warm_start(settings: "Config", trainer: "Trainer") -> Any:
+    """The network parameters of the run that `init_from` names, None if it names none."""
+    if settings.init_from is None:
+        return None
+    import jax
+
+    params = _loaded(Path(settings.init_from)).agent.params
+    try:
+        jax.eval_shape(lambda key: trainer.init(key, warm_start=params), jax.random.key(0))
+    except ValueError as error:
+        raise UsageError(f"{settings.source}: init_from: {settings.init_from} does not fit: {error}") from error
+    return params
+
+
+def _loaded(path: Path) -> "Loaded":
+    from jaxagent import trained
+
+    return trained.load(path)
+
+
+def _random_agent(name: str) -> "Loaded":
+    """An environment, and a policy that acts at random in it."""
+    from jaxagent import bench
+    from jaxagent.envs import registry
+    from jaxagent.trained import Loaded
+    from jaxagent.types import Policy
+
+    env, params = _usage(lambda: registry.make(name))
+
+    def act(agent: Any, carry: Any, inputs: Any, key: Any) -> tuple[Any, Any, dict[str, Any]]:
+        return carry, bench.random_action(env.spec.action, key, len(inputs.is_first)), {}
+
+    return Loaded(env, params, Policy(init=lambda num_envs: (), act=act), None)
+
+
+def _print_episode(loaded: "Loaded", seed: int, *, all_frames: bool) -> None:
+    import jax
+    import numpy as np
+
+    from jaxagent import render, report
+
+    env: Any = loaded.env  # one that can be drawn
+    for step, frame in enumerate(report.play(env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed))):
+        xy, direction = jax.device_get(env.agent(frame.env_state))
+        print(f"step {step}  return {frame.total_reward:.2f}  {env.mission(frame.env_state)}")
+        print(render.render_ascii(np.asarray(env.cells(frame.env_state)), agent_xy=xy, agent_dir=int(direction)))
+        if not all_frames:
+            return
+
+
+def _show(result: Mapping[str, Any], *, as_json: bool, text: Callable[[Any], str] | None = None) -> None:
+    from jaxagent.files import jsonable
+
+    if as_json:
+        print(json.dumps(jsonable(result), allow_nan=False))
+    else:
+        print((text or _lines)(result))
+
+
+def _lines(result: Mapping[str, Any]) -> str:
+    """Named numbers, each with its interval where it has one."""
+    lines = []
+    for name, value in result.items():
+        if name.endswith("_ci95") or value is None or isinstance(value, list):
+            continue
+        interval = result.get(f"{name}_ci95")
+        spread = "" if interval is None else f"  (95%: {interval[0]:.4g} to {interval[1]:.4g})"
+        lines.append(f"{name:14} {value:.6g}{spread}")
+    return "\n".join(lines)
+
+
+def _usage(call: Callable[[], Any]) -> Any:
+    """Calls, and blames a ValueError on the command line."""
+    try:
+        return call()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _at_least_one(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"--{name}: expected at least 1, got {size}")

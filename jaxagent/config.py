@@ -1,0 +1,403 @@
+"""A run as a TOML file: strictly checked, completed with every default, and built.
+
+    seed = 0                     # beside it num_seeds, and init_from, a run whose network to begin with
+    [env]                        # name, and the environment's options
+    [env.params]                 # its traced params
+    [learner]                    # name, and the learner's fields
+    [network]                    # arguments of `networks.actor_critic`
+    [train]                      # see `RolloutConfig` and `loop.Schedule`; `total_steps` may stand for `num_updates`
+
+`read` checks everything that can be checked without creating an array, so that a wrong file is refused before JAX looks for
+devices. Nothing in a file is ever evaluated.
+"""
+
+import dataclasses
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jaxagent import schema
+from jaxagent.envs import registry
+from jaxagent.envs.vector import LevelSource, ResetMode
+from jaxagent.errors import ConfigError
+from jaxagent.learners import LEARNERS
+from jaxagent.loop import Schedule
+from jaxagent.networks.actor_critic import actor_critic
+from jaxagent.schema import Field, Schema
+from jaxagent.train import Trainer
+
+_MAX_BYTES = 64 * 1024  # a config has a few hundred; more is a mistake, and slow to parse
+_MAX_LINES = 5  # of an error
+_Built = TypeVar("_Built")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    name: str
+    options: Mapping[str, Any]
+    params: Mapping[str, Any]  # only those that differ from the environment's defaults
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    name: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How batches are gathered; `[train]` holds this and the `Schedule`.
+
+    Attributes:
+      num_envs: parallel environments, B.
+      num_steps: steps a rollout in each, T.
+      reset_mode: what follows the end of an episode: `same_step`, `next_step` or `none`.
+      levels: where levels come from: a `pool` made anew each rollout, `fresh` ones for each reset, or `fixed` ones.
+      pool_size: levels in the pool, as many as environments unless set.
+    """
+
+    num_envs: int = 64
+    num_steps: int = 128
+    reset_mode: ResetMode = "same_step"
+    levels: LevelSource = "pool"
+    pool_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. Equal configs build equal runs.
+
+    Attributes:
+      seed: of everything random.
+      env, learner, network, rollout, schedule: what the tables of the file say.
+      num_seeds: runs side by side, with the seeds from `seed` on.
+      init_from: directory of a run whose network to begin with.
+      source: the file it came from, for messages.
+    """
+
+    seed: int
+    env: EnvConfig
+    learner: LearnerConfig
+    network: Mapping[str, Any]
+    rollout: RolloutConfig
+    schedule: Schedule
+    num_seeds: int = 1
+    init_from: str | None = None
+    source: str = dataclasses.field(default="config", compare=False)
+
+
+# reading ----------------------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, overrides: Mapping[str, str] | None = None) -> Config:
+    """Reads and checks a config.
+
+    Args:
+      path: a TOML file.
+      overrides: values by dotted path (`learner.lr`), written as in TOML; text needs no quotes.
+
+    Raises:
+      ConfigError: what is wrong, in at most five lines, each with the path of the field.
+    """
+    document = _document(path)
+    config = parse(document, str(path))
+    if not overrides:
+        return config
+    return parse(_overridden(document, overrides), f"{path} with {' '.join(f'--{name}' for name in overrides)}")
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if not path.is_file():
+            found = "a directory" if path.is_dir() else "no regular file" if path.exists() else "nothing"
+            raise ConfigError(f"{path}: expected a TOML file, found {found}")
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise ConfigError(f"{path}: expected at most {_MAX_BYTES} bytes, found {size}")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} at {error.start}"
+        ) from error
+    except (ValueError, RecursionError) as error:  # a syntax error; a number of thousands of digits; nesting without end
+        raise ConfigError(f"{path}: not valid TOML: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:160]
+
+
+def _overridden(document: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
+    """A copy of the document with values set by dotted path."""
+    changed = _copied(document)
+    for dotted, text in overrides.items():
+        *tables, name = dotted.split(".")
+        table = changed
+        for step in tables:
+            table = table.setdefault(step, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"--{dotted}: {step} is a value, not a table")
+        table[name] = _value(text)
+    train = changed.get("train")
+    for given, other in (("num_updates", "total_steps"), ("total_steps", "num_updates")):
+        if f"train.{given}" in overrides and f"train.{other}" not in overrides:
+            train.pop(other, None)
+    return changed
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _value(text: str) -> Any:
+    """A TOML value; text that is none is taken as it is."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+# checking ---------------------------------------------------------------------------------------------------------------------
+
+
+def parse(document: Mapping[str, Any], source: str) -> Config:
+    """Checks a parsed TOML document and completes it with the defaults.
+
+    Raises:
+      ConfigError: see `read`.
+    """
+    if not document:
+        raise ConfigError(f"{source}: empty; expected the tables env, learner and train")
+    _refuse(source, schema.problems(document, _top_schema(), ""))
+    env, learner = document["env"], document["learner"]
+    _refuse(source, _name_problems(env, learner))
+    network_schema, learner_schema = schema.of_function(actor_critic), learner_schemas()[learner["name"]]
+    fields, network = _without(learner, "name"), document.get("network", {})
+    _refuse(
+        source,
+        [
+            *_env_problems(env),
+            *schema.problems(fields, learner_schema, "learner."),
+            *schema.problems(network, network_schema, "network."),
+            *_train_problems(document["train"]),
+            *_too_small(document, {"seed": 0, "num_seeds": 1}, ""),
+        ],
+    )
+    options = schema.completed(_without(env, "name", "params"), _option_schema(env["name"]) or _open_schema(env))
+    return Config(
+        seed=document.get("seed", 0),
+        num_seeds=document.get("num_seeds", 1),
+        env=EnvConfig(env["name"], options, dict(env.get("params", {}))),
+        learner=LearnerConfig(learner["name"], schema.completed(fields, learner_schema)),
+        network=schema.completed(network, network_schema),
+        **_train_parts(document["train"]),
+        init_from=document.get("init_from"),
+        source=source,
+    )
+
+
+def learner_schemas() -> dict[str, Schema]:
+    """What `[learner]` takes beside `name`, for each learner. The network has a table of its own."""
+    return {name: schema.of_dataclass(learner, without=("network",)) for name, learner in LEARNERS.items()}
+
+
+def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:
+    """Every setting in a table: its dotted path, its value, and what is known about it."""
+    env = config.env
+    params_schema = {
+        name: Field(float, doc="traced; the environment's own unless given") for name in registry.param_names(env.name)
+    }
+    tables = (
+        ("env", env.options, _option_schema(env.name)),
+        ("env.params", env.params, params_schema),
+        ("learner", config.learner.fields, learner_schemas()[config.learner.name]),
+        ("network", config.network, schema.of_function(actor_critic)),
+        ("train", vars(config.schedule) | vars(config.rollout), train_schema()),
+    )
+    for table, values, fields in tables:
+        for name, known in fields.items():
+            yield f"{table}.{name}", values.get(name), known
+
+
+def _refuse(source: str, problems: list[str]) -> None:
+    if not problems:
+        return
+    shown = (
+        problems if len(problems) <= _MAX_LINES else [*problems[: _MAX_LINES - 1], f"and {len(problems) - _MAX_LINES + 1} more"]
+    )
+    raise ConfigError("\n".join(f"{source}: {problem}" for problem in shown))
+
+
+def _top_schema() -> Schema:
+    tables = {name: Field(dict) for name in ("env", "learner", "train")}
+    return {
+        "seed": Field(int, 0),
+        "num_seeds": Field(int, 1),
+        "init_from": Field(str, None),
+        "network": Field(dict, None),
+        **tables,
+    }
+
+
+def _name_problems(env: Mapping[str, Any], learner: Mapping[str, Any]) -> list[str]:
+    known = schema.expected(str)
+    found = [
+        f"{table}.name: " + (f"expected {known}, got {schema.shown(values['name'])}" if "name" in values else "missing")
+        for table, values in (("env", env), ("learner", learner))
+        if not isinstance(values.get("name"), str)
+    ]
+    if found:
+        return found
+    if learner["name"] not in LEARNERS:
+        found.append(
+            f"learner.name: unknown learner {schema.shown(learner['name'])}; {schema.suggestion(learner['name'], LEARNERS)}"
+        )
+    return _caught("env.", lambda: registry.check_name(env["name"])) + found
+
+
+def _env_problems(env: Mapping[str, Any]) -> list[str]:
+    params = env.get("params", {})
+    if not isinstance(params, dict):
+        return [f"env.params: expected a table, got {schema.shown(params)}"]
+    number = float | bool | list
+    known = registry.param_names(env["name"]) or tuple(params)
+    option_schema = _option_schema(env["name"]) or _open_schema(env)
+    return [
+        *schema.problems(_without(env, "name", "params"), option_schema, "env."),
+        *schema.problems(params, {name: Field(number, None) for name in known}, "env.params."),
+    ]
+
+
+def _option_schema(name: str) -> Schema:
+    return schema.of_function(registry.ENVS[name].signature) if name in registry.ENVS else {}
+
+
+def _open_schema(env: Mapping[str, Any]) -> Schema:
+    """For environments that tell their options only when they are built."""
+    return {name: Field(bool | int | float | str | list) for name in _without(env, "name", "params")}
+
+
+def train_schema() -> Schema:
+    """What `[train]` takes."""
+    either = {
+        "num_updates": Field(int, None, "updates to train for"),
+        "total_steps": Field(float, None, "environment steps to train for, instead of num_updates"),
+    }
+    return either | {
+        name: field
+        for cls in (RolloutConfig, Schedule)
+        for name, field in schema.of_dataclass(cls).items()
+        if name not in either
+    }
+
+
+def _train_problems(train: Mapping[str, Any]) -> list[str]:
+    found = schema.problems(train, train_schema(), "train.")
+    if len(train.keys() & {"num_updates", "total_steps"}) != 1:
+        found.append("train: expected exactly one of num_updates and total_steps")
+    least = dict.fromkeys(train, 1) | {"eval_every": 0, "checkpoint_every": 0}
+    return found + _too_small(train, least, "train.")
+
+
+def _too_small(values: Mapping[str, Any], least: Mapping[str, int], path: str) -> list[str]:
+    numbers = {name: value for name, value in values.items() if name in least and type(value) in (int, float)}
+    return [f"{path}{name}: expected at least {least[name]}, got {n}" for name, n in numbers.items() if n < least[name]]
+
+
+def _train_parts(train: Mapping[str, Any]) -> dict[str, Any]:
+    values = schema.completed(train, train_schema())
+    total_steps = values.pop("total_steps")
+    if total_steps is not None:
+        values["num_updates"] = math.ceil(total_steps / (values["num_envs"] * values["num_steps"]))
+    rollout = {name: values.pop(name) for name in schema.of_dataclass(RolloutConfig)}
+    return {"rollout": RolloutConfig(**rollout), "schedule": Schedule(**values)}
+
+
+def _without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in names}
+
+
+def _caught(path: str, check: Callable[[], Any]) -> list[str]:
+    """The message of the ValueError that `check` raises, as a list of one problem below `path`."""
+    try:
+        check()
+    except ValueError as error:
+        return [f"{path}{error}"]
+    return []
+
+
+# building ---------------------------------------------------------------------------------------------------------------------
+
+
+def build(config: Config) -> tuple[Trainer, Schedule]:
+    """The run that a config describes.
+
+    Raises:
+      ConfigError: values that do not fit each other, or the environment.
+    """
+    rollout, learner_type, fields = config.rollout, LEARNERS[config.learner.name], config.learner.fields
+
+    def checked(path: str, make: Callable[[], _Built]) -> _Built:
+        try:
+            return make()
+        except ValueError as error:
+            raise ConfigError(f"{config.source}: {_field_path(path, str(error), config)}") from error
+
+    env, params = checked("env.", lambda: registry.make(config.env.name, params=config.env.params, **config.env.options))
+    network = checked("network.", lambda: actor_critic(env.spec, **config.network))
+    trainer = Trainer(env=env, params=params, learner=learner_type(network=network, **fields), **vars(rollout))
+    checked("train.", trainer.validate)
+    return trainer, config.schedule
+
+
+def _field_path(path: str, message: str, config: Config) -> str:
+    """The message below the table that holds the field that it begins with, `path` if none does."""
+    field = message.partition(":")[0]
+    tables = {"train.": vars(config.rollout), "learner.": config.learner.fields, "network.": config.network}
+    table = path if field in tables.get(path, ()) else next((name for name, held in tables.items() if field in held), path)
+    return f"{table}{message}"
+
+
+# writing ----------------------------------------------------------------------------------------------------------------------
+
+
+def resolved_toml(config: Config) -> str:
+    """The config with every default, as TOML that `read` turns into an equal config. What is None is left out."""
+    document = {
+        "seed": config.seed,
+        "num_seeds": config.num_seeds,
+        "init_from": config.init_from,
+        "env": {"name": config.env.name, **config.env.options, "params": config.env.params},
+        "learner": {"name": config.learner.name, **config.learner.fields},
+        "network": config.network,
+        "train": vars(config.schedule) | vars(config.rollout),
+    }
+    return "\n".join(_table_lines(document, "")).lstrip() + "\n"
+
+
+def _table_lines(table: Mapping[str, Any], path: str) -> list[str]:
+    """Plain values first, as TOML demands, then the tables in the table."""
+    lines = [
+        f"{name} = {_literal(value)}" for name, value in table.items() if value is not None and not isinstance(value, Mapping)
+    ]
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            lines += ["", f"[{path}{name}]", *_table_lines(value, f"{path}{name}.")]
+    return lines
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return repr(value)

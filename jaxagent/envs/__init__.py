@@ -1,0 +1,1 @@
+"""Worlds. Import their modules: this package loads none of them, because `jaxagent.render` needs `symbols` alone."""

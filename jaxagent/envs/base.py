@@ -1,0 +1,33 @@
+"""The environment protocol.
+
+An environment is a frozen dataclass: hashable, static under `jax.jit`, free of state. It describes one instance, without
+auto-reset; `jaxagent.envs.vector.VectorEnv` runs many and owns resetting.
+"""
+
+from typing import Any, Protocol
+
+import jax
+
+from jaxagent.types import EnvSpec, PyTree
+
+Info = dict[str, Any]
+StepOutput = tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array, Info]
+
+
+class Environment(Protocol):
+    """Pure functions of a key, a state and traced params: gymnax 1.x's step tuple without its auto-reset.
+
+    `info["success"]` (bool) is there where the environment defines success, and `info["performance"]` (float32) where the
+    true objective differs from the reward. Both describe the episode so far and are read when it ends.
+    """
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[PyTree, PyTree]:
+        """Draws a level. Returns `(observation, state)`."""
+        ...
+
+    def step(self, key: jax.Array, state: PyTree, action: PyTree, params: PyTree) -> StepOutput:
+        """Returns `(observation, state, reward, terminated, truncated, info)`; the observation is of the state reached."""
+        ...

@@ -1,0 +1,159 @@
+"""Environments by name: `make("MiniGrid-DoorKey-8x8-v0") -> (env, params)`.
+
+A new environment is one file with a `make` and one line in `ENVS`. Environments of gymnax are found by their id as well: they
+come through `jaxagent.interop.gymnax`, which stands above this package and is therefore loaded by name, when one is asked for.
+"""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagent.envs import gridworld, minigrid
+from jaxagent.envs.base import Environment
+from jaxagent.envs.grid import GridParams
+from jaxagent.types import PyTree
+
+GYMNAX_PREFIX = "gymnax/"
+_GYMNAX_MODULE = "jaxagent.interop.gymnax"
+
+
+class Entry(NamedTuple):
+    """How to build a registered environment, and what a user may vary in it.
+
+    Attributes:
+      make: `make(name, **options) -> (env, params)`.
+      signature: the function whose keyword arguments are the options.
+      params: the dataclass of the params.
+    """
+
+    make: Callable[..., tuple[Environment, PyTree]]
+    signature: Callable[..., Any]
+    params: type
+
+
+ENVS: dict[str, Entry] = {
+    **{name: Entry(gridworld.make, build, gridworld.CollectorParams) for name, build in gridworld.ENVS.items()},
+    **{name: Entry(minigrid.make, minigrid.make, GridParams) for name in minigrid.ENVS},
+}
+
+# what gymnax registers, so that a name is known, or its spelling corrected, without the seconds that importing gymnax takes
+GYMNAX_IDS = (
+    "Acrobot-v1",
+    "Asterix-MinAtar",
+    "BernoulliBandit-misc",
+    "Breakout-MinAtar",
+    "CartPole-v1",
+    "Catch-bsuite",
+    "DeepSea-bsuite",
+    "DiscountingChain-bsuite",
+    "FourRooms-misc",
+    "Freeway-MinAtar",
+    "FrozenLake-misc",
+    "GaussianBandit-misc",
+    "MNISTBandit-bsuite",
+    "MemoryChain-bsuite",
+    "MetaMaze-misc",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "PointRobot-misc",
+    "Pong-misc",
+    "Reacher-misc",
+    "Seaquest-MinAtar",
+    "SimpleBandit-bsuite",
+    "SpaceInvaders-MinAtar",
+    "Swimmer-misc",
+    "UmbrellaChain-bsuite",
+)
+
+
+def names() -> list[str]:
+    """All environments of this package, sorted. Those of gymnax are not among them."""
+    return sorted(ENVS)
+
+
+def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) -> tuple[Environment, PyTree]:
+    """Builds an environment and its params.
+
+    Args:
+      name: one of `names()`, an id of gymnax, or `gymnax/ID`.
+      params: fields of the params to set, by name: numbers, or nested lists of them in the field's shape. They stay traced.
+      **options: what is static about this environment, such as `obs`.
+
+    Raises:
+      ValueError: an unknown name, option or field, or a value that does not fit.
+    """
+    check_name(name)
+    if name not in ENVS:
+        build = importlib.import_module(_GYMNAX_MODULE).make
+    else:
+        build = ENVS[name].make
+        _check_known("option", options, option_defaults(name))
+    env, defaults = build(name, **options)
+    return env, override(defaults, params or {})
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError with the nearest known names where `make` could not build `name`."""
+    known = (*names(), *GYMNAX_IDS)
+    if name in known or name.startswith(GYMNAX_PREFIX):
+        return
+    near = get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `jaxagent envs` lists them"
+    raise ValueError(f"name: expected the name of an environment, got {name!r}{hint}")
+
+
+def option_defaults(name: str) -> dict[str, Any]:
+    """Options of a registered environment and their defaults; empty for those of gymnax, which say so only when built."""
+    if name not in ENVS:
+        return {}
+    parameters = inspect.signature(ENVS[name].signature).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def param_names(name: str) -> tuple[str, ...]:
+    """Fields of a registered environment's params; empty for those of gymnax."""
+    return tuple(field.name for field in dataclasses.fields(ENVS[name].params)) if name in ENVS else ()
+
+
+def override(params: PyTree, values: Mapping[str, Any]) -> PyTree:
+    """Returns `params`, a dataclass, with some fields set, each cast to its field's type and shape.
+
+    Raises:
+      ValueError: an unknown field, or a value of another kind or shape.
+    """
+    _check_known("field", values, [field.name for field in dataclasses.fields(params)], path="params.")
+    return dataclasses.replace(params, **{name: _cast(name, value, getattr(params, name)) for name, value in values.items()})
+
+
+_KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters
+_FITTING = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
+
+
+def _cast(name: str, value: Any, default: Any) -> np.ndarray:
+    """`value` in the dtype and shape of `default`."""
+    dtype, shape = np.dtype(default.dtype if hasattr(default, "dtype") else type(default)), np.shape(default)
+    try:
+        given = np.asarray(value)
+    except ValueError:  # lists of unequal lengths
+        given = np.asarray(None)
+    if given.dtype.kind not in _FITTING[dtype.kind] or given.shape != shape or not np.all(np.isfinite(given)):
+        size = f" of shape {shape}" if shape else ""
+        raise ValueError(f"params.{name}: expected {_KINDS[dtype.kind]}{size}, got {value!r}")
+    cast = given.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(cast, given):
+        raise ValueError(f"params.{name}: expected a number that fits {dtype}, got {value!r}")
+    return cast
+
+
+def _check_known(what: str, given: Collection[str], known: Collection[str], *, path: str = "") -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(known)) or 'none'}"
+            raise ValueError(f"{path}{name}: unknown {what}; {hint}")

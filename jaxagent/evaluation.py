@@ -1,0 +1,80 @@
+"""Evaluation: exactly one episode an environment, so short episodes do not count more than long ones."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagent import rollout
+from jaxagent.envs.base import Environment
+from jaxagent.envs.vector import VectorEnv
+from jaxagent.metrics import mean_interval, proportion_interval
+from jaxagent.rollout import RolloutState
+from jaxagent.types import Agent, Policy, PyTree
+
+
+class EpisodeResults(NamedTuple):
+    """One entry an episode. Leaves are `[N]`, or `[..., N]` under an outer vmap."""
+
+    total_reward: jax.Array  # float32, undiscounted
+    length: jax.Array  # int32
+    success: jax.Array | None  # bool; None where the environment does not define it
+    performance: jax.Array | None  # float32, the true objective; None where there is none
+
+
+def evaluate(
+    env: Environment, params: PyTree, policy: Policy, agent: Agent, key: jax.Array, *, num_episodes: int
+) -> EpisodeResults:
+    """Plays `num_episodes` levels drawn from `key` side by side, one episode each, to the end. Pure; jit it."""
+    vector_env = VectorEnv(env, num_envs=num_episodes, reset_mode="none")
+    start_key, act_key = jax.random.split(key)
+    state = rollout.init(vector_env, policy, start_key, params)
+    num_envs = (num_episodes,)
+    outcome = EpisodeResults(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32), None, None)
+    info = jax.eval_shape(lambda s: _step(vector_env, policy, agent, s, params, act_key)[2], state)
+    outcome = outcome._replace(**{name: jnp.zeros(num_envs, info[name].dtype) for name in _OUTCOMES if name in info})
+
+    def play(loop: tuple[RolloutState, EpisodeResults]) -> tuple[RolloutState, EpisodeResults]:
+        state, outcome = loop
+        step_key = jax.random.fold_in(act_key, state.vector.step)
+        active = ~state.vector.ended
+        state, reward, info = _step(vector_env, policy, agent, state, params, step_key)
+        latest = {name: jnp.where(active, info[name], getattr(outcome, name)) for name in _OUTCOMES if name in info}
+        return state, EpisodeResults(outcome.total_reward + reward, outcome.length + active, None, None)._replace(**latest)
+
+    def unfinished(loop: tuple[RolloutState, EpisodeResults]) -> jax.Array:
+        return (~loop[0].vector.ended).any()
+
+    return jax.lax.while_loop(unfinished, play, (state, outcome))[1]
+
+
+_OUTCOMES = ("success", "performance")
+
+
+def summarise(results: EpisodeResults) -> dict[str, Any]:
+    """Plain numbers: `episodes`, `success_rate`, `return_mean`, `length_mean`, `performance_mean`, each with its `_ci95`.
+
+    What the environment does not define is None. Leading axes are pooled.
+    """
+    summary: dict[str, Any] = {"episodes": int(np.size(results.length))}
+    success = results.success
+    estimates = {
+        "success_rate": None if success is None else proportion_interval(int(np.sum(success)), np.size(success)),
+        "return_mean": mean_interval(np.ravel(results.total_reward)),
+        "length_mean": mean_interval(np.ravel(results.length)),
+        "performance_mean": None if results.performance is None else mean_interval(np.ravel(results.performance)),
+    }
+    for name, estimate in estimates.items():
+        summary[name], summary[f"{name}_ci95"] = estimate or (None, None)
+    return summary
+
+
+def _step(
+    vector_env: VectorEnv, policy: Policy, agent: Agent, state: RolloutState, params: PyTree, key: jax.Array
+) -> tuple[RolloutState, jax.Array, dict[str, jax.Array]]:
+    """Acts once in every row. Returns the state reached, the rewards [B] and the info [B]."""
+    inputs = rollout.policy_input(policy, state)
+    carry, action, _ = policy.act(agent, state.carry, inputs, key)
+    vector, out = vector_env.step(state.vector, rollout.into_space(vector_env, action), params)
+    return rollout.advance(state, vector, carry, action, out), out.reward, out.info

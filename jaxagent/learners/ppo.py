@@ -1,0 +1,379 @@
+"""Proximal policy optimisation (Schulman et al. 2017), with the details of Huang et al. 2022.
+
+Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T / L * B` sequences, `M` minibatches.
+"""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from jaxagent.networks.actor_critic import ActorCritic
+from jaxagent.ops import minibatch, running_stats
+from jaxagent.ops.distributions import Distribution, from_action_space
+from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
+from jaxagent.ops.optimizer import adam_init, adam_step, anneal
+from jaxagent.ops.policy_losses import clipped_surrogate, is_clipped, kl_estimate
+from jaxagent.ops.returns import gae
+from jaxagent.ops.running_stats import RunningStats
+from jaxagent.ops.value_losses import clipped_squared_error, squared_error
+from jaxagent.types import Batch, Carry, DictSpace, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Transition
+
+_MAX_SCALED_REWARD = 10.0
+
+# Least and greatest value of every traced field.
+_RANGES = {
+    "lr": (0.0, math.inf),
+    "gamma": (0.0, 1.0),
+    "gae_lambda": (0.0, 1.0),
+    "clip_eps": (0.0, math.inf),
+    "entropy_coef": (-math.inf, math.inf),
+    "value_coef": (0.0, math.inf),
+    "max_grad_norm": (0.0, math.inf),
+    "lr_final": (0.0, math.inf),
+    "clip_eps_final": (0.0, math.inf),
+    "entropy_coef_final": (-math.inf, math.inf),
+    "anneal_updates": (1.0, math.inf),
+    "value_clip_eps": (0.0, math.inf),
+    "target_kl": (0.0, math.inf),
+    "adam_b1": (0.0, 1.0),
+    "adam_b2": (0.0, 1.0),
+    "adam_eps": (0.0, math.inf),
+}
+
+
+class PPOAgent(NamedTuple):
+    """What acting reads."""
+
+    params: PyTree
+    observation_stats: RunningStats | None
+
+
+class PPOState(NamedTuple):
+    params: PyTree
+    optimizer: optax.OptState
+    update: jax.Array  # int32, updates done
+    observation_stats: RunningStats | None  # None unless observations are normalised
+    return_stats: RunningStats | None  # of discounted returns; None unless rewards are normalised
+
+
+class PPOCarry(NamedTuple):
+    """A policy's memory. Leaves are `[B, ...]`."""
+
+    memory: Carry  # the network's
+    past_return: jax.Array | None  # [B] discounted sum of the episode's earlier rewards; None unless rewards are normalised
+
+
+class Sequences(NamedTuple):
+    """What the loss reads. Leaves are `[N, L, ...]`, but for the memory."""
+
+    observation: PyTree
+    is_first: jax.Array
+    action: PyTree
+    log_prob: jax.Array  # under the policy that acted
+    value: jax.Array  # of the critic that watched it
+    advantage: jax.Array
+    target: jax.Array  # of the value
+    mask: jax.Array
+    memory: Carry  # [N, ...] before the first step
+
+
+@struct.dataclass(kw_only=True)
+class PPO:
+    """The learner. Fields set to None are off.
+
+    Attributes:
+      lr, entropy_coef, clip_eps: values at the first update; with a `*_final`, they change linearly with the index of the
+        update and reach it after `anneal_updates` updates.
+      gamma, gae_lambda: discount and trace decay.
+      value_coef: weight of the value loss.
+      max_grad_norm: bound on the global norm of the gradients.
+      value_clip_eps: bound on a value's change, in units of value.
+      target_kl: minibatches after the first whose `KL(old || new)` exceeds it are skipped, that one too.
+      network: the actor-critic.
+      num_epochs: passes over a batch.
+      num_minibatches: gradient steps a pass.
+      sequence_length: L with a memory, which starts from the stored one; the whole rollout unless set.
+      normalize_advantage: over what advantages are standardised.
+      normalize_observation: whether float observations are standardised by running statistics.
+      normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
+    """
+
+    # traced
+    lr: float = 3e-4
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_eps: float = 0.2  # epsilon, eq. 7
+    entropy_coef: float = 0.01  # c2, eq. 9
+    value_coef: float = 0.5  # c1, eq. 9
+    max_grad_norm: float = 0.5
+    lr_final: float | None = None
+    clip_eps_final: float | None = None
+    entropy_coef_final: float | None = None
+    anneal_updates: float | None = None
+    value_clip_eps: float | None = None
+    target_kl: float | None = None
+    adam_b1: float = 0.9
+    adam_b2: float = 0.999
+    adam_eps: float = 1e-5
+    # static
+    network: ActorCritic = struct.field(pytree_node=False)
+    num_epochs: int = struct.field(pytree_node=False, default=4)
+    num_minibatches: int = struct.field(pytree_node=False, default=4)
+    sequence_length: int | None = struct.field(pytree_node=False, default=None)
+    normalize_advantage: Literal["minibatch", "batch", "none"] = struct.field(pytree_node=False, default="minibatch")
+    normalize_observation: bool = struct.field(pytree_node=False, default=False)
+    normalize_reward: bool = struct.field(pytree_node=False, default=False)
+
+    def validate(self) -> None:
+        """Raises ValueError that names the wrong field. Call it before tracing."""
+        for field, (low, high) in _RANGES.items():
+            value = getattr(self, field)
+            if value is not None and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
+                raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
+        for field in ("num_epochs", "num_minibatches", "sequence_length"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}: expected a positive integer, got {value}")
+        if self.normalize_advantage not in ("minibatch", "batch", "none"):
+            raise ValueError(f"normalize_advantage: expected minibatch, batch or none, got {self.normalize_advantage!r}")
+        if self.sequence_length is not None and not self.network.memory:
+            raise ValueError(f"sequence_length: expected None for a network without memory, got {self.sequence_length}")
+        finals = (self.lr_final, self.clip_eps_final, self.entropy_coef_final)
+        if self.anneal_updates is None and any(final is not None for final in finals):
+            raise ValueError("anneal_updates: expected a number of updates where a *_final is set, got None")
+
+    def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
+        """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
+        length = self._length(num_steps)
+        if num_steps % length:
+            raise ValueError(f"sequence_length: expected a divisor of the {num_steps} steps of a rollout, got {length}")
+        num_sequences = num_steps // length * num_envs
+        if num_sequences % self.num_minibatches:
+            what = "sequences" if self.network.memory else "steps"
+            raise ValueError(
+                f"num_minibatches: expected a divisor of the {num_sequences} {what} of a batch, got {self.num_minibatches}"
+            )
+
+    def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> PPOState:
+        """The state before the first update, from `params` if given.
+
+        Raises:
+          ValueError: the network is not for such an environment, `params` are not for the network, or there is a `reference`.
+        """
+        if reference is not None:
+            raise ValueError("reference: expected None, since PPO keeps to no reference policy")
+        if (self.network.observation, self.network.action) != (spec.observation, spec.action):
+            raise ValueError(f"network: expected one for the observations and actions of {spec.name}, got one for others")
+        observation = self.network.zero_observation()
+        return_stats = running_stats.init(jnp.zeros(())) if self.normalize_reward else None
+        initial = self.network.initial_params(key) if params is None else self._checked(params)
+        return PPOState(
+            params=initial,
+            optimizer=adam_init(initial),
+            update=jnp.zeros((), jnp.int32),
+            observation_stats=running_stats.init(observation) if self.normalize_observation else None,
+            return_stats=return_stats,
+        )
+
+    def agent(self, state: PPOState) -> PPOAgent:
+        """What acting reads of the state."""
+        return PPOAgent(state.params, state.observation_stats)
+
+    def policy(self, greedy: bool = False) -> Policy:
+        """Samples actions, or takes the likeliest.
+
+        `act` adds to the extras `log_prob` and `value`; `carry` (the memory fed in) where sequences start inside a rollout; and
+        `past_return` where rewards are normalised.
+        """
+
+        def init(num_rows: int) -> PPOCarry:
+            past_return = jnp.zeros(num_rows, jnp.float32) if self.normalize_reward else None
+            return PPOCarry(self.network.initial_carry(num_rows), past_return)
+
+        def forward(agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput) -> tuple[Carry, PyTree, jax.Array]:
+            observation = _normalized(agent.observation_stats, inputs.observation)
+            return self.network.apply(agent.params, carry.memory, observation, inputs.is_first)
+
+        def act(
+            agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput, key: jax.Array
+        ) -> tuple[PPOCarry, PyTree, dict[str, PyTree]]:
+            memory, action_params, value = forward(agent, carry, inputs)
+            distribution = self._distribution(action_params, inputs.observation)
+            action = distribution.mode() if greedy else distribution.sample(key)
+            extras = {"log_prob": distribution.log_prob(action), "value": value}
+            if self.sequence_length is not None:
+                extras["carry"] = carry.memory
+            past_return = None
+            if self.normalize_reward:
+                past_return = jnp.where(inputs.is_first, 0.0, self.gamma * carry.past_return + inputs.last_reward)
+                extras["past_return"] = past_return
+            return PPOCarry(memory, past_return), action, extras
+
+        def value(agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput) -> jax.Array:
+            return forward(agent, carry, inputs)[2]
+
+        return Policy(init, act, value)
+
+    def update(self, state: PPOState, batch: Batch, key: jax.Array) -> tuple[PPOState, Metrics]:
+        """`num_epochs` passes over a batch `[T, B]`, in minibatches drawn anew for each."""
+        transition = batch.transition
+        weights = mean_weights(transition.mask)
+        return_stats, reward = self._normalized_reward(state.return_stats, transition, weights)
+        value, next_value = transition.extras["value"], transition.extras["next_value"]
+        advantage, target = gae(
+            reward,
+            value,
+            next_value,
+            transition.terminated,
+            transition.truncated,
+            gamma=self.gamma,
+            lambda_=self.gae_lambda,
+        )
+        if self.normalize_advantage == "batch":
+            advantage = standardize(advantage, weights)
+        sequences = self._sequences(state, batch, advantage, target)
+        params, optimizer, metrics = self._optimize(state, sequences, key)
+        metrics["explained_variance"] = 1.0 - weighted_variance(target - value, weights) / (
+            weighted_variance(target, weights) + 1e-8
+        )
+        metrics["value"] = weighted_mean(value, weights)
+        state = PPOState(
+            params=params,
+            optimizer=optimizer,
+            update=state.update + 1,
+            observation_stats=_updated(state.observation_stats, transition.observation, transition.mask),
+            return_stats=return_stats,
+        )
+        return state, metrics
+
+    def _length(self, num_steps: int) -> int:
+        """L, of a rollout of `num_steps` steps."""
+        return (self.sequence_length or num_steps) if self.network.memory else 1
+
+    def _checked(self, params: PyTree) -> PyTree:
+        """Copies of given parameters, refused unless they fit the network."""
+        expected = jax.eval_shape(self.network.initial_params, jax.random.key(0))
+        shapes = [jax.tree_util.tree_map_with_path(lambda path, x: (path, x.shape), tree) for tree in (expected, params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError("params: expected the tree of arrays of this network, got one of other names or shapes")
+        return jax.tree.map(lambda x, like: jnp.array(x, like.dtype), params, expected)
+
+    def _distribution(self, action_params: PyTree, observation: PyTree) -> Distribution:
+        space = self.network.observation
+        masked = isinstance(space, DictSpace) and "action_mask" in space
+        return from_action_space(self.network.action, action_params, observation["action_mask"] if masked else None)
+
+    def _normalized_reward(
+        self, stats: RunningStats | None, transition: Transition, weights: jax.Array
+    ) -> tuple[RunningStats | None, jax.Array]:
+        """Rewards [T, B] in units of the return's deviation, and the statistics with this batch."""
+        if stats is None:
+            return None, transition.reward
+        discounted_return = self.gamma * transition.extras["past_return"] + transition.reward
+        stats = running_stats.update(stats, discounted_return, weights, transition.mask.sum(dtype=jnp.float32))
+        scaled = transition.reward * jax.lax.rsqrt(stats.variance + 1e-8)
+        return stats, jnp.clip(scaled, -_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
+
+    def _sequences(self, state: PPOState, batch: Batch, advantage: jax.Array, target: jax.Array) -> Sequences:
+        """Cuts a batch into N sequences of consecutive steps, each with the memory before its first step."""
+        transition = batch.transition
+        num_steps = transition.reward.shape[0]
+        length = self._length(num_steps)
+        memory = batch.carry.memory
+        if length < num_steps and self.network.memory:
+            starts = jax.tree.map(lambda x: x[::length], transition.extras["carry"])
+            memory = minibatch.flatten_steps(starts)
+        steps = Sequences(
+            observation=_normalized(state.observation_stats, transition.observation),
+            is_first=transition.is_first,
+            action=transition.action,
+            log_prob=transition.extras["log_prob"],
+            value=transition.extras["value"],
+            advantage=advantage,
+            target=target,
+            mask=transition.mask,
+            memory=(),
+        )
+        return minibatch.split_sequences(steps, length)._replace(memory=memory)
+
+    def _optimize(self, state: PPOState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
+        """Steps through all minibatches of all epochs. Metrics are means over the applied ones."""
+        lr = anneal(self.lr, self.lr_final, state.update, self.anneal_updates)
+        clip_eps = anneal(self.clip_eps, self.clip_eps_final, state.update, self.anneal_updates)
+        entropy_coef = anneal(self.entropy_coef, self.entropy_coef_final, state.update, self.anneal_updates)
+        indices = minibatch.minibatch_indices(
+            key, sequences.mask.shape[0], num_epochs=self.num_epochs, num_minibatches=self.num_minibatches
+        )
+
+        def step(loop: tuple[PyTree, Any, jax.Array], rows: jax.Array) -> tuple[tuple[PyTree, Any, jax.Array], Metrics]:
+            params, optimizer, active = loop
+            items = minibatch.take(sequences, rows)
+            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, items, clip_eps, entropy_coef)
+            stepped_params, stepped_optimizer, metrics["grad_norm"] = adam_step(
+                params,
+                gradients,
+                optimizer,
+                lr=lr,
+                max_norm=self.max_grad_norm,
+                b1=self.adam_b1,
+                b2=self.adam_b2,
+                eps=self.adam_eps,
+            )
+            if self.target_kl is None:
+                return (stepped_params, stepped_optimizer, active), metrics | {"applied_fraction": jnp.float32(1.0)}
+            active &= metrics["approx_kl"] <= self.target_kl
+            applied = jax.tree.map(
+                lambda new, old: jnp.where(active, new, old), (stepped_params, stepped_optimizer), (params, optimizer)
+            )
+            return (*applied, active), metrics | {"applied_fraction": active.astype(jnp.float32)}
+
+        (params, optimizer, _), metrics = jax.lax.scan(step, (state.params, state.optimizer, jnp.bool_(True)), indices)
+        weights = mean_weights(metrics["applied_fraction"] > 0)
+        means = {name: weighted_mean(values, weights) for name, values in metrics.items()}
+        means["applied_fraction"] = metrics["applied_fraction"].mean()
+        means |= {"lr": jnp.asarray(lr, jnp.float32), "entropy_coef": jnp.asarray(entropy_coef, jnp.float32)}
+        return params, optimizer, means
+
+    def _loss(
+        self, params: PyTree, items: Sequences, clip_eps: jax.Array | float, entropy_coef: jax.Array | float
+    ) -> tuple[jax.Array, Metrics]:
+        """Eq. 9, to be minimised, and its parts."""
+        memory = items.memory
+        items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
+        weights = mean_weights(items.mask)
+        _, action_params, value = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
+        distribution = self._distribution(action_params, items.observation)
+        log_ratio = distribution.log_prob(items.action) - items.log_prob
+        advantage = standardize(items.advantage, weights) if self.normalize_advantage == "minibatch" else items.advantage
+        if self.value_clip_eps is None:
+            value_errors = squared_error(value, items.target)
+        else:
+            value_errors = clipped_squared_error(value, items.target, items.value, self.value_clip_eps)
+
+        policy_loss = weighted_mean(clipped_surrogate(log_ratio, advantage, clip_eps), weights)
+        value_loss = weighted_mean(value_errors, weights)
+        entropy = weighted_mean(distribution.entropy(), weights)
+        loss = policy_loss + self.value_coef * value_loss - entropy_coef * entropy
+        return loss, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": weighted_mean(kl_estimate(log_ratio), weights),
+            "clip_fraction": weighted_mean(is_clipped(log_ratio, clip_eps), weights),
+        }
+
+
+def _normalized(stats: RunningStats | None, observation: PyTree) -> PyTree:
+    return observation if stats is None else running_stats.normalize(stats, observation)
+
+
+def _updated(stats: RunningStats | None, observation: PyTree, mask: jax.Array) -> RunningStats | None:
+    """Statistics with the observations [T, B, ...] of a batch. Those that acted served the update: ratios start at 1."""
+    if stats is None:
+        return None
+    return running_stats.update(stats, observation, mean_weights(mask), mask.sum(dtype=jnp.float32))

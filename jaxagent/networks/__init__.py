@@ -1,0 +1,1 @@
+"""Flax modules: what agents compute with."""

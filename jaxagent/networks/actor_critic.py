@@ -1,0 +1,166 @@
+"""Policy and value networks. Letters: `T` time, `B` batch, `N` rows, `H` memory width."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxagent.networks.layers import GRU, Dense
+from jaxagent.networks.torsos import ACTIVATIONS, Torso, has_image
+from jaxagent.ops.distributions import num_params
+from jaxagent.types import ActionSpace, Box, Carry, DictSpace, EnvSpec, PyTree, Space
+
+
+class Encoder(nn.Module):
+    """A torso, followed by a memory if `memory` is positive."""
+
+    torso: Torso
+    memory: int
+
+    def setup(self) -> None:
+        if self.memory:
+            self.gru = GRU(self.memory)
+
+    def __call__(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, jax.Array]:
+        """Observations, leaves [T, B, ...], to features [T, B, ...]. The carry is [B, H], or empty without memory."""
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), observation)
+        features = self.torso(rows).reshape(*is_first.shape, -1)
+        return self.gru(carry, features, is_first) if self.memory else (carry, features)
+
+
+class ActorCritic(nn.Module):
+    """Parameters of the action distribution and a value, from one encoder or from one each.
+
+    Build it with `actor_critic`.
+
+    Attributes:
+      observation: structure of one observation.
+      action: structure of one action.
+      hidden: widths of the dense layers.
+      channels: features of the convolutions; none if images are flattened.
+      activation: of the dense layers and convolutions.
+      shared: whether actor and critic share one encoder.
+      memory: H, width of the recurrent memory; 0 for none.
+    """
+
+    observation: Space
+    action: ActionSpace
+    hidden: tuple[int, ...]
+    channels: tuple[int, ...]
+    activation: str
+    shared: bool
+    memory: int
+
+    def setup(self) -> None:
+        names = ("encoder",) if self.shared else ("actor_encoder", "critic_encoder")
+        self.encoders = [self._encoder(name) for name in names]
+        self.actor_head = Dense(num_params(self.action), scale=0.01)
+        self.critic_head = Dense(1, scale=1.0)
+        if isinstance(self.action, Box):
+            self.log_std = self.param("log_std", nn.initializers.zeros_init(), (self.action.size,))
+
+    def __call__(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, PyTree, jax.Array]:
+        """One step.
+
+        Args:
+          carry: memory before the step, as `initial_carry` makes it; rows are cleared where `is_first`.
+          observation: leaves [B, ...].
+          is_first: bool [B].
+
+        Returns:
+          The next carry, what `ops.distributions.from_action_space` takes, and values [B].
+        """
+        one_step = jax.tree.map(lambda x: x[None], (observation, is_first))
+        carry, action_params, value = self.sequence(carry, *one_step)
+        return carry, jax.tree.map(lambda x: x[0], action_params), value[0]
+
+    def sequence(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, PyTree, jax.Array]:
+        """The same for consecutive steps [T, B, ...], from the carry before the first of them."""
+        carries, features = zip(*(e(c, observation, is_first) for e, c in zip(self.encoders, carry, strict=True)), strict=True)
+        action_params = self.actor_head(features[0])
+        if isinstance(self.action, Box):
+            action_params = (action_params, jnp.broadcast_to(self.log_std, action_params.shape))
+        return carries, action_params, self.critic_head(features[-1])[..., 0]
+
+    def initial_carry(self, num_rows: int) -> Carry:
+        """An empty memory of `num_rows` rows: one entry an encoder."""
+        entry = jnp.zeros((num_rows, self.memory), jnp.float32) if self.memory else ()
+        return (entry,) if self.shared else (entry, entry)
+
+    def zero_observation(self) -> PyTree:
+        """One observation of zeros: its leaves show shapes and dtypes."""
+        return _zeros(self.observation)
+
+    def initial_params(self, key: jax.Array) -> PyTree:
+        """Fresh parameters."""
+        observation = jax.tree.map(lambda x: x[None], self.zero_observation())
+        return self.init(key, self.initial_carry(1), observation, jnp.ones(1, bool))
+
+    def _encoder(self, name: str) -> Encoder:
+        torso = Torso(self.observation, self.hidden, self.channels, self.activation)
+        return Encoder(torso, self.memory, name=name)
+
+
+def actor_critic(
+    spec: EnvSpec,
+    *,
+    torso: Literal["auto", "mlp", "cnn"] = "auto",
+    hidden: tuple[int, ...] = (64, 64),
+    channels: tuple[int, ...] = (16, 32),
+    activation: str = "tanh",
+    shared: bool = True,
+    memory: int = 0,
+) -> ActorCritic:
+    """Networks for an environment.
+
+    Args:
+      spec: what the environment takes and gives.
+      torso: `cnn` convolves over images, `mlp` flattens them, `auto` convolves where there is an image.
+      hidden: widths of the dense layers.
+      channels: features of the convolutions.
+      activation: a name in `ACTIVATIONS`.
+      shared: one encoder for actor and critic, or one each.
+      memory: width of a recurrent memory (GRU) behind the encoder; 0 for none.
+
+    Raises:
+      ValueError: a setting has no meaning, or `cnn` was asked for without an image.
+    """
+    _check_known("torso", torso, ("auto", "mlp", "cnn"))
+    _check_known("activation", activation, ACTIVATIONS)
+    _check_positive("hidden", hidden)
+    _check_positive("channels", channels)
+    if memory < 0:
+        raise ValueError(f"memory: expected a width, or 0 for none, got {memory}")
+    images = has_image(spec.observation)
+    if torso == "cnn" and not images:
+        raise ValueError(f"torso: expected 'mlp', got 'cnn', but the observations of {spec.name} hold no image")
+    return ActorCritic(
+        observation=spec.observation,
+        action=spec.action,
+        hidden=tuple(hidden),
+        channels=tuple(channels) if images and torso != "mlp" else (),
+        activation=activation,
+        shared=shared,
+        memory=memory,
+    )
+
+
+def _zeros(space: Space) -> PyTree:
+    if isinstance(space, DictSpace):
+        return {name: _zeros(entry) for name, entry in space.fields}
+    return jnp.zeros(space.shape, space.dtype)
+
+
+def _check_known(field: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        nearest = difflib.get_close_matches(str(value), known, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"{field}: expected one of {', '.join(known)}, got {value!r}{hint}")
+
+
+def _check_positive(field: str, sizes: Iterable[int]) -> None:
+    if any(size < 1 for size in sizes):
+        raise ValueError(f"{field}: expected positive sizes, got {sizes}")

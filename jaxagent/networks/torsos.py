@@ -1,0 +1,116 @@
+"""From observations to features."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxagent.networks.layers import Conv, Dense, Embedding
+from jaxagent.types import Box, DictSpace, Discrete, MultiDiscrete, PyTree, Space
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "elu": nn.elu,
+    "gelu": nn.gelu,
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "tanh": jnp.tanh,
+}
+
+# Observation entries that are not inputs.
+NOT_INPUTS = ("action_mask",)
+
+_LARGEST_ONE_HOT = 32
+_LARGEST_SIDE = 16  # images beyond it are halved by strides
+
+
+class Torso(nn.Module):
+    """Encodes every entry of an observation, concatenates, and applies dense layers.
+
+    Integers become one-hot vectors, or embeddings where there are many. Images are embedded if they hold symbols (uint8 [X, Y],
+    or uint8 [X, Y, 3] of type, colour and state), scaled if they hold pixels, and go through convolutions if there are
+    `channels`. Anything else is flattened.
+
+    Attributes:
+      space: structure of one observation; its entry `action_mask` is left out.
+      hidden: widths of the dense layers.
+      channels: features of the convolutions; none means that images are flattened.
+      activation: name in `ACTIVATIONS`.
+      embedding: length of an embedding vector.
+    """
+
+    space: Space
+    hidden: tuple[int, ...]
+    channels: tuple[int, ...]
+    activation: str
+    embedding: int = 8
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> jax.Array:
+        """Observations, leaves [N, ...], to features [N, hidden[-1]]."""
+        activation = ACTIVATIONS[self.activation]
+        x = jnp.concatenate([self._encode(*entry) for entry in inputs_of(self.space, observation)], axis=-1)
+        for i, width in enumerate(self.hidden):
+            x = activation(Dense(width, name=f"dense_{i}")(x))
+        return x
+
+    def _encode(self, name: str, space: Space, x: jax.Array) -> jax.Array:
+        """One entry [N, ...] to [N, features]."""
+        if isinstance(space, Discrete):
+            return self._integers(name, space.n, x)
+        if isinstance(space, MultiDiscrete):
+            parts = [self._integers(f"{name}_{i}", n, x[:, i]) for i, n in enumerate(space.nvec)]
+            return jnp.concatenate(parts, axis=-1)
+        if is_image(space):
+            return self._image(name, space, x)
+        return x.reshape(x.shape[0], -1).astype(jnp.float32)
+
+    def _integers(self, name: str, num: int, x: jax.Array) -> jax.Array:
+        if num <= _LARGEST_ONE_HOT:
+            return jax.nn.one_hot(x, num, dtype=jnp.float32)
+        return Embedding(num, self.embedding, name=f"{name}_embedding")(x)
+
+    def _image(self, name: str, space: Box, x: jax.Array) -> jax.Array:
+        x = self._cells(name, space, x)
+        for i, features in enumerate(self.channels):
+            stride = 2 if max(x.shape[1:3]) > _LARGEST_SIDE else 1
+            x = ACTIVATIONS[self.activation](Conv(features, stride, name=f"{name}_conv_{i}")(x))
+        return x.reshape(x.shape[0], -1)
+
+    def _cells(self, name: str, space: Box, x: jax.Array) -> jax.Array:
+        """Float features [N, X, Y, channels] of every cell."""
+        num = _num_symbols(space)
+        if num is None:
+            scale = 255.0 if space.dtype == "uint8" and space.high == 255 else 1.0
+            return x.astype(jnp.float32) / scale
+        if len(space.shape) == 2:
+            return Embedding(num, self.embedding, name=f"{name}_embedding")(x)
+        # one table for the three channels, each with its own part
+        apart = x.astype(jnp.int32) + jnp.arange(3) * num
+        return Embedding(3 * num, self.embedding, name=f"{name}_embedding")(apart).sum(axis=-2)
+
+
+def inputs_of(space: Space, observation: PyTree) -> list[tuple[str, Space, jax.Array]]:
+    """Name, space and value of every entry that a network takes in. A space that is no dict is one entry."""
+    if not isinstance(space, DictSpace):
+        return [("observation", space, observation)]
+    return [(name, entry, observation[name]) for name, entry in space.fields if name not in NOT_INPUTS]
+
+
+def has_image(space: Space) -> bool:
+    """Whether an observation holds something to convolve over."""
+    entries = [entry for _, entry in space.fields] if isinstance(space, DictSpace) else [space]
+    return any(is_image(entry) for entry in entries)
+
+
+def is_image(space: Space) -> bool:
+    """A box [X, Y, channels], or a grid of symbols [X, Y] in uint8."""
+    return isinstance(space, Box) and (len(space.shape) == 3 or _num_symbols(space) is not None)
+
+
+def _num_symbols(space: Box) -> int | None:
+    """How many symbols a grid's cells (or each of their three channels) may hold; None if the cells are no symbols."""
+    if space.dtype != "uint8" or not isinstance(space.high, int | float):
+        return None
+    symbols = len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[-1] == 3 and 1 < space.high < 128)
+    return int(space.high) + 1 if symbols else None

@@ -1,0 +1,1 @@
+"""Pure array maths that learners share."""

@@ -1,0 +1,76 @@
+"""Running mean and variance of a stream of arrays."""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxagent.types import PyTree
+
+# Beyond this many samples the statistics forget old ones exponentially, with this window. Float32 counts exactly up to it.
+MAX_COUNT = 2.0**24
+
+
+class RunningStats(NamedTuple):
+    """Mean and variance of every element seen so far. Leaves that hold no floats have none."""
+
+    count: jax.Array  # float32 scalar, samples, at most MAX_COUNT
+    mean: PyTree  # like one sample
+    variance: PyTree  # like one sample
+
+
+def init(sample: PyTree) -> RunningStats:
+    """Nothing seen: mean 0 and variance 1. `sample` has the shapes and dtypes of one sample."""
+
+    def full(value: float) -> PyTree:
+        return jax.tree.map(lambda x: jnp.full(x.shape if _is_float(x) else (), value, jnp.float32), sample)
+
+    return RunningStats(jnp.zeros((), jnp.float32), full(0.0), full(1.0))
+
+
+def update(stats: RunningStats, batch: PyTree, weights: jax.Array, count: jax.Array) -> RunningStats:
+    """Adds a batch (Chan, Golub and LeVeque 1979: merging the moments of two sets).
+
+    Args:
+      stats: statistics so far.
+      batch: leaves [*batch_axes, ...].
+      weights: [*batch_axes], weight of each sample in the batch's means; they sum to 1, or are all zero.
+      count: how many samples the batch counts for, float32 scalar.
+    """
+    total = stats.count + count
+    share = jnp.where(count > 0, count / jnp.maximum(total, 1.0), 0.0)  # of the batch in the result
+
+    def merge(x: jax.Array, mean: jax.Array, variance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if not _is_float(x):
+            return mean, variance
+        chex.assert_shape(x, (*weights.shape, *mean.shape))
+        w = weights.reshape(weights.shape + (1,) * mean.ndim)
+        axes = tuple(range(weights.ndim))
+        batch_mean = jnp.sum(w * x, axis=axes)
+        batch_variance = jnp.sum(w * jnp.square(x - batch_mean), axis=axes)
+        delta = batch_mean - mean
+        variance = (1.0 - share) * variance + share * batch_variance + share * (1.0 - share) * jnp.square(delta)
+        return mean + share * delta, variance
+
+    leaves, treedef = jax.tree.flatten(batch)
+    pairs = [
+        merge(*of_leaf) for of_leaf in zip(leaves, jax.tree.leaves(stats.mean), jax.tree.leaves(stats.variance), strict=True)
+    ]
+    mean, variance = (jax.tree.unflatten(treedef, list(column)) for column in zip(*pairs, strict=True))
+    return RunningStats(jnp.minimum(total, MAX_COUNT), mean, variance)
+
+
+def normalize(stats: RunningStats, tree: PyTree, *, clip: float = 10.0, epsilon: float = 1e-8) -> PyTree:
+    """`(x - mean) / std`, clipped to `[-clip, clip]`. Leaves [..., *sample shape]; those that hold no floats pass."""
+
+    def leaf(x: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
+        if not _is_float(x):
+            return x
+        return jnp.clip((x - mean) * jax.lax.rsqrt(variance + epsilon), -clip, clip)
+
+    return jax.tree.map(leaf, tree, stats.mean, stats.variance)
+
+
+def _is_float(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

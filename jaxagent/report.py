@@ -1,0 +1,105 @@
+"""Pictures of a run: learning curves, and an episode to watch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagent import metrics, render, rollout
+from jaxagent.envs.base import Environment
+from jaxagent.envs.vector import VectorEnv
+from jaxagent.trained import Loaded
+from jaxagent.rollout import RolloutState
+from jaxagent.rundir import RunDir
+from jaxagent.types import Agent, Policy, PyTree
+
+_PANELS = ("return_mean", "success_rate", "length_mean", "entropy", "value_loss", "approx_kl")
+_MAX_FRAMES = 400  # of a GIF
+
+
+class Frame(NamedTuple):
+    """One moment of an episode."""
+
+    env_state: PyTree
+    total_reward: float  # up to here
+
+
+def save_curves(run: RunDir) -> Path:
+    """Draws what the run's log holds, a line a seed, into `curves.png`."""
+    from matplotlib.figure import Figure
+
+    rows = metrics.read(run.metrics)
+    shown = [name for name in _PANELS if rows and name in rows[0]]
+    figure = Figure(figsize=(10, 2.6 * max(1, -(-len(shown) // 3))), layout="constrained")
+    axes = figure.subplots(-(-len(shown) // 3), min(3, len(shown)), squeeze=False).ravel() if shown else ()
+    steps = np.array([np.max(row["env_steps"]) for row in rows], np.float64)
+    for axis, name in zip(axes, shown, strict=False):
+        lines = np.array([np.atleast_1d(row[name]) for row in rows], np.float64)
+        axis.plot(steps, lines, linewidth=1.0, alpha=0.8)
+        evaluated = [(step, row["eval"][name]) for step, row in zip(steps, rows, strict=True) if _evaluated(row, name)]
+        if evaluated:
+            axis.plot(*zip(*evaluated, strict=True), "k.", label="evaluation")
+            axis.legend(frameon=False)
+        axis.set(title=name.replace("_", " "), xlabel="environment steps")
+        axis.grid(alpha=0.3)
+    figure.savefig(run.curves, dpi=110)
+    return run.curves
+
+
+def _evaluated(row: dict[str, Any], name: str) -> bool:
+    return row.get("eval", {}).get(name) is not None
+
+
+def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -> Path | None:
+    """Plays one episode and saves it as a GIF, or its first moment as a PNG where `path` ends so.
+
+    Returns the path, or None where the environment cannot be drawn.
+    """
+    if not can_draw(loaded.env):
+        return None
+    frames = list(play(loaded.env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed)))
+    if path.suffix == ".png":
+        render.save_png(path, draw(loaded.env, frames[0].env_state))
+        return path
+    pictures = [draw(loaded.env, frame.env_state) for frame in frames]
+    captions = [
+        f"{loaded.env.mission(frame.env_state)}  step {i}  return {frame.total_reward:.2f}" for i, frame in enumerate(frames)
+    ]
+    render.save_gif(path, pictures, fps=fps, captions=captions)
+    return path
+
+
+def can_draw(env: Environment) -> bool:
+    """Whether an environment shows itself as cells."""
+    return hasattr(env, "cells") and hasattr(env, "agent")
+
+
+def draw(env: Environment, env_state: PyTree, *, tile_size: int = 32) -> np.ndarray:
+    """A picture of one state, uint8 `[height, width, 3]`, with what the agent sees shaded."""
+    xy, direction = jax.device_get(env.agent(env_state))
+    seen = np.asarray(env.seen(env_state)) if hasattr(env, "seen") else None
+    cells = np.asarray(env.cells(env_state))
+    return render.render_rgb(cells, agent_xy=xy, agent_dir=int(direction), highlight=seen, tile_size=tile_size)
+
+
+def play(env: Environment, params: PyTree, policy: Policy, agent: Agent, key: jax.Array) -> Iterator[Frame]:
+    """The states of one episode, from the first to the last, at most 400."""
+    vector_env = VectorEnv(env, num_envs=1, reset_mode="none")
+    start_key, act_key = jax.random.split(key)
+
+    def step(state: RolloutState, key: jax.Array) -> tuple[RolloutState, jax.Array]:
+        state, (transition, _) = rollout.step(vector_env, policy, agent, state, params, key)
+        return state, transition.reward[0]
+
+    step = jax.jit(step)
+    state = rollout.init(vector_env, policy, start_key, params)
+    total = 0.0
+    for count in range(_MAX_FRAMES):
+        yield Frame(jax.tree.map(lambda leaf: leaf[0], state.vector.env_state), total)
+        if bool(state.vector.ended[0]):
+            return
+        state, reward = step(state, jax.random.fold_in(act_key, jnp.int32(count)))
+        total += float(reward)

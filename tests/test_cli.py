@@ -1,0 +1,350 @@
+"""The command line from end to end: commands, exit codes, messages."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxagent import cli, commands, doctor, schema
+from jaxagent.envs import registry
+
+TINY = """
+seed = 1
+[env]
+name = "Collector-v0"
+[learner]
+name = "ppo"
+num_epochs = 1
+num_minibatches = 1
+[network]
+torso = "mlp"
+hidden = [8]
+[train]
+num_envs = 4
+num_steps = 8
+num_updates = 4
+segment = 2
+checkpoint_every = 2
+eval_episodes = 4
+"""
+
+
+def jaxagent(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jaxagent", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Path) -> Path:
+    """A finished run. Read only: tests that change it copy it."""
+    path = tiny.parent / "run"
+    assert cli.main(["train", str(tiny), "--out", str(path), "--learner.lr", "1e-3"]) == 0
+    return path
+
+
+def rows(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+# help and errors --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fast
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: jaxagent") and all(f"• {name} " in shown for name in commands.COMMANDS)
+
+
+WORDS = [(name, command) for name, command in commands.COMMANDS.items() if name != "bench"]
+WORDS += [(f"bench {name}", command) for name, command in commands.BENCHES.items()]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("words", "command"), WORDS, ids=[words for words, _ in WORDS])
+def test_help_describes_every_option(words: str, command: type, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*words.split(), "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    texts = schema.described(command, "Attributes")
+    for field in dataclasses.fields(command):
+        if field.name != "overrides":
+            assert texts[field.name] in shown
+            assert field.default is dataclasses.MISSING or f"--{field.name.replace('_', '-')} " in shown
+
+
+@pytest.mark.fast
+def test_help_behind_a_config_lists_its_settings(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", str(tiny), "--help"]) == 0
+    shown = capsys.readouterr().out
+    for setting in (
+        "--learner.lr ",
+        "--learner.num_epochs",
+        "--network.hidden",
+        "--train.num_envs",
+        "--env.obs",
+        "--env.params.max_steps",
+    ):
+        assert setting in shown
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing subcommand"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
+        (["bench", "envs"], "unknown command 'envs'; did you mean env?"),
+        (["bench"], "Missing subcommand"),
+        (["train"], "Missing"),
+        (["train", "CONFIG", "--sead", "3"], "unknown option --sead; did you mean --seed?"),
+        (["train", "CONFIG", "--seed", "x"], "--seed"),
+        (["train", "CONFIG", "--learner.lr"], "--learner.lr: expected a value behind it"),
+        (["train", "CONFIG", "--learner.lrr", "1"], "learner.lrr: unknown key; did you mean learner.lr?"),
+        (["train", "CONFIG", "--learner.lr=fast"], "learner.lr: expected a finite number, got 'fast'"),
+        (["train", "CONFIG", "--seeds", "0"], "num_seeds: expected at least 1, got 0"),
+        (["train", "CONFIG", "--init-from", "nowhere"], "no run in nowhere"),
+        (["train", "none.toml"], "none.toml: expected a TOML file, found nothing"),
+        (["eval", "nowhere"], "no run in nowhere"),
+        (["eval", "nowhere", "--learner.lr", "3"], "unknown option --learner.lr"),
+        (["eval", "nowhere", "--episodes", "0"], "--episodes: expected at least 1, got 0"),
+        (["resume", "nowhere"], "no run in nowhere"),
+        (["render", "Colector-v0"], "did you mean Collector-v0"),
+        (["render", "Collector-v0", "--out", "x.mp4"], "--out: expected a name that ends in .png or .gif"),
+        (["bench", "env", "Collector-v0", "--num-envs", "0"], "num_envs: expected at least 1, got 0"),
+        (["bench", "env", "Collector-v0", "--num-env", "3"], "unknown option --num-env; did you mean --num-envs?"),
+        (["bench", "train", "none.toml"], "found nothing"),
+        (["doctor", "--fix"], "unknown option --fix"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str],
+    message: str,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([str(tiny) if argument == "CONFIG" else argument for argument in arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ") and len(shown.err.splitlines()) <= 5
+    assert message in shown.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.fast
+def test_a_wrong_config_is_refused_before_anything_happens(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text(TINY.replace("num_envs = 4", "num_envs = -4"))
+    done = jaxagent("train", "wrong.toml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: wrong.toml: train.num_envs: expected at least 1, got -4\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong.toml"]
+
+
+@pytest.mark.fast
+def test_tracebacks_are_shown_on_demand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(self: commands.Envs) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr(commands.Envs, "run", broken)
+    assert cli.main(["envs"]) == 1
+    assert capsys.readouterr().err == "internal error: RuntimeError: first line\nwith --debug the traceback is shown\n"
+    with pytest.raises(RuntimeError):
+        cli.main(["envs", "--debug"])
+
+
+@pytest.mark.fast
+def test_out_of_memory_has_its_own_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def too_large(self: commands.Envs) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmany\nmore\nlines\nof\nit")
+
+    monkeypatch.setattr(commands.Envs, "run", too_large)
+    assert cli.main(["envs"]) == 5
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.fast
+def test_output_may_be_cut_off() -> None:
+    command = f"{sys.executable} -m jaxagent envs --json | head -c 1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[", "")
+
+
+# lists ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fast
+def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["envs", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert listed.keys() == {*registry.names(), *registry.GYMNAX_IDS}
+    assert listed["Collector-v0"]["options"]["max_steps"] == 20
+    assert "goal_reward" in listed["Collector-v0"]["params"]
+    assert cli.main(["envs"]) == 0
+    assert "Collector-v0" in capsys.readouterr().out
+
+
+@pytest.mark.fast
+def test_learners(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["learners", "--json"]) == 0
+    (ppo,) = [row for row in json.loads(capsys.readouterr().out) if row["name"] == "ppo"]
+    fields = {field["name"]: field for field in ppo["fields"]}
+    assert fields["learner.lr"]["traced"] and not fields["learner.num_epochs"]["traced"]
+    assert all(field["doc"] for field in fields.values())
+    assert cli.main(["learners"]) == 0
+    assert "learner.lr" in capsys.readouterr().out
+
+
+@pytest.mark.fast
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["jax"] and found["devices"]["platform"] == "cpu" and found["problems"] == []
+    assert cli.main(["doctor"]) == 0
+    assert "no problems found" in capsys.readouterr().out
+
+
+@pytest.mark.fast
+def test_doctor_knows_bad_combinations(tmp_path: Path) -> None:
+    good = {"packages": {"jax": "0.10.2", "jaxlib": "0.10.2", "gymnax": "1.0.1"}, "variables": {}}
+    assert doctor.problems(good, str(tmp_path)) == []
+    bad = {
+        "packages": {"jax": "0.12.0.1", "jaxlib": "0.11.2", "gymnax": "0.0.9"},
+        "variables": {"JAX_ENABLE_X64": "1", "JAX_DISABLE_JIT": "true"},
+    }
+    (tmp_path / "file").write_text("")
+    found = doctor.problems(bad, str(tmp_path / "file" / "cache"))
+    starts = (
+        "jax 0.12.0.1: expected 0.10.2",
+        "jax 0.12.0.1 with jaxlib",
+        "gymnax 0.0.9",
+        "JAX_ENABLE_X64",
+        "JAX_DISABLE_JIT",
+        "JAX_COMP",
+    )
+    assert len(found) == len(starts) and all(map(str.startswith, found, starts))
+
+
+# runs -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_train(run: Path) -> None:
+    assert {"config.toml", "env.json", "metrics.jsonl", "checkpoints", "eval.json"} <= set(os.listdir(run))
+    assert [row["update"] for row in rows(run)] == [2, 4]
+    assert rows(run)[-1]["env_steps"] == 4 * 4 * 8
+    assert "lr = 0.001" in (run / "config.toml").read_text()
+    assert json.loads((run / "eval.json").read_text())["episodes"] == 4
+
+
+def test_a_directory_takes_one_run(run: Path, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", str(tiny), "--out", str(run)]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", str(run), "--episodes", "6", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["episodes"] == 6
+    for name in ("success_rate", "return_mean", "length_mean"):
+        low, high = found[f"{name}_ci95"]
+        assert low <= found[name] <= high
+    assert cli.main(["eval", str(run), "--episodes", "6"]) == 0
+    assert "return_mean" in capsys.readouterr().out
+    assert cli.main(["eval", str(run), "--seed-index", "1"]) == 2
+
+
+def test_resume_to_more_updates(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    assert cli.main(["resume", str(copy), "--updates", "6"]) == 0
+    assert [row["update"] for row in rows(copy)] == [2, 4, 6]
+    assert rows(copy)[:2] == rows(run)
+    assert "num_updates = 6" in (copy / "config.toml").read_text()
+
+
+def test_seeds_side_by_side(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "seeds"
+    assert cli.main(["train", str(tiny), "--out", str(path), "--seeds", "2", "--train.num_updates", "2"]) == 0
+    assert len(rows(path)[-1]["return_mean"]) == 2
+    capsys.readouterr()
+    assert cli.main(["eval", str(path), "--episodes", "4", "--seed-index", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 4
+
+
+def test_warm_start(run: Path, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "warm"
+    assert cli.main(["train", str(tiny), "--out", str(path), "--init-from", str(run), "--train.num_updates", "1"]) == 0
+    other = ["train", str(tiny), "--out", str(tmp_path / "other"), "--init-from", str(run), "--network.hidden", "[4]"]
+    assert cli.main(other) == 2
+    assert not (tmp_path / "other").exists()
+
+
+def test_damaged_checkpoints_have_their_own_code(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    for path in (copy / "checkpoints").glob("*/*"):
+        path.write_bytes(b"")
+    assert cli.main(["eval", str(copy)]) == 4
+    assert len(capsys.readouterr().err.splitlines()) <= 5
+
+
+def test_signals_end_a_run_with_a_checkpoint(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    command = [sys.executable, "-m", "jaxagent", "train", str(tiny), "--out", str(path), "--train.num_updates", "100000000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 200
+        while not (path / "metrics.jsonl").exists() or not (path / "metrics.jsonl").read_text():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert f"jaxagent resume {path}" in errors and "Traceback" not in errors
+    assert list((path / "checkpoints").iterdir())
+
+
+# pictures and figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_render(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", "Collector-v0"]) == 0
+    (header, *grid) = capsys.readouterr().out.splitlines()
+    assert header.startswith("step 0  return 0.00") and len(grid) == 4
+    assert cli.main(["render", str(run)]) == 0
+    assert "step 7" in capsys.readouterr().out  # no episode is shorter
+    for what, name, magic in (
+        ("Collector-v0", "a.png", b"\x89PNG"),
+        (str(run), "b.gif", b"GIF8"),
+        (str(run), "c.png", b"\x89PNG"),
+    ):
+        assert cli.main(["render", what, "--out", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_bench(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--num-envs", "4", "--num-steps", "5", "--repeats", "1"]
+    assert cli.main(["bench", "env", "Collector-v0", *sizes, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["case"], found["num_envs"], found["num_steps"], len(found["seconds"])) == ("env/Collector-v0", 4, 5, 1)
+    assert cli.main(["bench", "policy", str(tiny), "--repeats", "1", "--train.num_envs", "2"]) == 0
+    assert "B=2" in capsys.readouterr().out
+    assert cli.main(["bench", "train", str(tiny), "--repeats", "1", "--num-updates", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["case"] == "train/tiny"

@@ -1,0 +1,79 @@
+"""Environments by name: what is found, what is refused, and with which words."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxagent.envs import registry
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", registry.names())
+def test_every_entry_is_what_it_says(name: str) -> None:
+    env, params = registry.make(name)
+    assert env.spec.name == name
+    assert hash(env) == hash(registry.make(name)[0]) and env == registry.make(name)[0]  # static under jit
+    assert type(params) is registry.ENVS[name].params
+    assert registry.param_names(name) == tuple(field.name for field in dataclasses.fields(params))
+    assert "obs" in registry.option_defaults(name)
+
+
+@pytest.mark.fast
+def test_params_are_set_and_cast() -> None:
+    _, params = registry.make("Collector-v0", params={"goal_reward": 3, "max_steps": 9})
+    assert params.goal_reward.dtype == np.float32 and params.goal_reward == 3.0
+    assert params.max_steps.dtype == np.int32 and params.max_steps == 9
+    assert params.step_cost == np.float32(0.16)  # untouched
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("Colector-v0", {}, "name: expected the name of an environment, got 'Colector-v0'; did you mean Collector-v0"),
+        ("MiniGrid-DoorKey-8x8", {}, "did you mean MiniGrid-DoorKey-8x8-v0"),
+        ("CartPol-v1", {}, "did you mean CartPole-v1"),
+        ("zzzz", {}, "`jaxagent envs` lists them"),
+        ("Collector-v0", {"obz": "rgb"}, "obz: unknown option; did you mean 'obs'?"),
+        ("Collector-v0", {"obs": "rbg"}, "obs: expected one of"),
+        ("Collector-v0", {"params": {"max_step": 1}}, "params.max_step: unknown field; did you mean 'max_steps'?"),
+        ("Collector-v0", {"params": {"max_steps": 1.5}}, "params.max_steps: expected an integer, got 1.5"),
+        ("Collector-v0", {"params": {"max_steps": 2**31}}, "params.max_steps: expected a number that fits int32"),
+        ("Collector-v0", {"params": {"goal_reward": float("nan")}}, "params.goal_reward: expected a finite number, got nan"),
+        ("Collector-v0", {"params": {"goal_reward": [1.0]}}, "params.goal_reward: expected a finite number, got"),
+        ("Collector-v0", {"params": {"goal_reward": [[1.0], []]}}, "params.goal_reward: expected a finite number, got"),
+        ("Collector-v0", {"params": {"goal_reward": "1"}}, "params.goal_reward: expected a finite number, got '1'"),
+    ],
+)
+def test_what_is_refused(name: str, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        registry.make(name, **arguments)
+    assert message in str(caught.value)
+
+
+def test_gymnax_environments() -> None:
+    import gymnax
+
+    assert set(registry.GYMNAX_IDS) == set(gymnax.registered_envs)
+    env, params = registry.make("CartPole-v1", params={"gravity": 5})
+    assert params.gravity == np.float32(5.0)
+    assert registry.make("gymnax/CartPole-v1")[0] == env
+    with pytest.raises(ValueError, match="CartPole-v1"):
+        registry.make("gymnax/CartPol-v1")
+
+
+@pytest.mark.fast
+def test_making_starts_no_backend_and_needs_no_gymnax() -> None:
+    code = """
+import sys
+from jax._src import xla_bridge
+from jaxagent.envs import registry
+for name in registry.names():
+    registry.make(name, params={"max_steps": 5})
+    assert not xla_bridge.backends_are_initialized(), name
+assert "gymnax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
