@@ -4,38 +4,63 @@
 
     env, params = ja.make("MiniGrid-DoorKey-8x8-v0")
     trainer = ja.Trainer(env, params, ja.PPO(network=ja.actor_critic(env.spec)), num_envs=256, num_steps=64)
+
+Names are loaded when they are first used, so that the command line answers at once.
 """
 
-from jaxagent.envs.base import Environment
-from jaxagent.envs.registry import make
-from jaxagent.envs.vector import VectorEnv
-from jaxagent.evaluation import evaluate, summarise
-from jaxagent.learners import LEARNERS
-from jaxagent.learners.ppo import PPO
-from jaxagent.networks.actor_critic import actor_critic
-from jaxagent.rollout import unroll
-from jaxagent.train import RunState, Trainer
-from jaxagent.trained import load
-from jaxagent.types import Batch, EnvSpec, Policy, PolicyInput, Transition
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxagent.envs.base import Environment as Environment
+    from jaxagent.envs.registry import make as make
+    from jaxagent.envs.vector import VectorEnv as VectorEnv
+    from jaxagent.evaluation import evaluate as evaluate
+    from jaxagent.evaluation import summarise as summarise
+    from jaxagent.learners import LEARNERS as LEARNERS
+    from jaxagent.learners.ppo import PPO as PPO
+    from jaxagent.networks.actor_critic import actor_critic as actor_critic
+    from jaxagent.rollout import unroll as unroll
+    from jaxagent.train import RunState as RunState
+    from jaxagent.train import Trainer as Trainer
+    from jaxagent.trained import load as load
+    from jaxagent.types import Batch as Batch
+    from jaxagent.types import EnvSpec as EnvSpec
+    from jaxagent.types import Policy as Policy
+    from jaxagent.types import PolicyInput as PolicyInput
+    from jaxagent.types import Transition as Transition
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "LEARNERS",
-    "PPO",
-    "Batch",
-    "EnvSpec",
-    "Environment",
-    "Policy",
-    "PolicyInput",
-    "RunState",
-    "Trainer",
-    "Transition",
-    "VectorEnv",
-    "actor_critic",
-    "evaluate",
-    "load",
-    "make",
-    "summarise",
-    "unroll",
-]
+_ORIGINS = {
+    "Batch": "types",
+    "EnvSpec": "types",
+    "Environment": "envs.base",
+    "LEARNERS": "learners",
+    "PPO": "learners.ppo",
+    "Policy": "types",
+    "PolicyInput": "types",
+    "RunState": "train",
+    "Trainer": "train",
+    "Transition": "types",
+    "VectorEnv": "envs.vector",
+    "actor_critic": "networks.actor_critic",
+    "evaluate": "evaluation",
+    "load": "trained",
+    "make": "envs.registry",
+    "summarise": "evaluation",
+    "unroll": "rollout",
+}
+__all__ = sorted(_ORIGINS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ORIGINS:
+        raise AttributeError(f"module 'jaxagent' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"jaxagent.{_ORIGINS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

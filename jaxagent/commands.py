@@ -344,7 +344,7 @@ BENCHES: dict[str, type] = {"env": BenchEnv, "train": BenchTrain, "policy": Benc
 
 
 def _fit(settings: "Config", trainer: "Trainer", schedule: "Schedule", run: "RunDir", warm_start: Any) -> None:
-    from jaxagent import loop
+    from jaxagent import loop, report
 
     program = loop.Program(trainer, schedule, seed=settings.seed, num_seeds=settings.num_seeds)
     print(f"run {run.path}", file=sys.stderr)
@@ -353,6 +353,8 @@ def _fit(settings: "Config", trainer: "Trainer", schedule: "Schedule", run: "Run
     except loop.Interrupted as stop:
         print(f"{stop}\ngo on with: jaxagent resume {run.path}", file=sys.stderr)
         raise SystemExit(stop.exit_code) from stop
+    report.save_curves(run)
+    report.save_episode(_loaded(run.path), run.episode)
     _show(evaluation, as_json=False)
 
 

@@ -229,10 +229,10 @@ def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:
 def _refuse(source: str, problems: list[str]) -> None:
     if not problems:
         return
-    shown = (
-        problems if len(problems) <= _MAX_LINES else [*problems[: _MAX_LINES - 1], f"and {len(problems) - _MAX_LINES + 1} more"]
-    )
-    raise ConfigError("\n".join(f"{source}: {problem}" for problem in shown))
+    left_out = len(problems) - (_MAX_LINES - 1)
+    if left_out > 1:
+        problems = [*problems[:-left_out], f"and {left_out} more"]
+    raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
 
 
 def _top_schema() -> Schema:
@@ -290,12 +290,7 @@ def train_schema() -> Schema:
         "num_updates": Field(int, None, "updates to train for"),
         "total_steps": Field(float, None, "environment steps to train for, instead of num_updates"),
     }
-    return either | {
-        name: field
-        for cls in (RolloutConfig, Schedule)
-        for name, field in schema.of_dataclass(cls).items()
-        if name not in either
-    }
+    return schema.of_dataclass(RolloutConfig) | schema.of_dataclass(Schedule) | either
 
 
 def _train_problems(train: Mapping[str, Any]) -> list[str]:
@@ -303,7 +298,10 @@ def _train_problems(train: Mapping[str, Any]) -> list[str]:
     if len(train.keys() & {"num_updates", "total_steps"}) != 1:
         found.append("train: expected exactly one of num_updates and total_steps")
     least = dict.fromkeys(train, 1) | {"eval_every": 0, "checkpoint_every": 0}
-    return found + _too_small(train, least, "train.")
+    found += _too_small(train, least, "train.")
+    if not found and _train_parts(train)["schedule"].num_updates >= 2**31:
+        found.append("train.total_steps: expected less than 2^31 updates")
+    return found
 
 
 def _too_small(values: Mapping[str, Any], least: Mapping[str, int], path: str) -> list[str]:

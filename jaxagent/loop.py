@@ -171,7 +171,7 @@ def _start(program: Program, run: RunDir, warm_start: PyTree | None) -> tuple[Ru
         if run.metrics.exists():
             _log.warning("%s has no checkpoint yet: it starts again at update 0", run.path)
         metrics.truncate_after(run.metrics, 0)
-        return program.init(warm_start), np.int64(0)
+        return program.init(warm_start), np.zeros((), np.int64)
     restored = checkpoint.restore(run.checkpoints, {"trainer": program.trainer, "state": program.shapes()})
     metrics.truncate_after(run.metrics, restored.step)
     checkpoint.discard_after(run.checkpoints, restored.step)
@@ -184,15 +184,14 @@ def summarise(rows: Metrics, count: int) -> dict[str, Any]:
 
     Sums over episodes become means over the episodes that ended (NaN if none did); everything else is averaged over updates.
     """
-    rows = {name: np.asarray(values, np.float64)[..., :count] for name, values in rows.items()}
-    episodes = rows.pop("episodes").sum(-1)
-    del rows["env_steps"]
-    row: dict[str, Any] = {"episodes": episodes}
+    left = {name: np.asarray(values, np.float64)[..., :count] for name, values in rows.items() if name != "env_steps"}
+    episodes = left.pop("episodes").sum(-1)
+    row: dict[str, Any] = {"episodes": episodes.astype(np.int64)}
     with np.errstate(invalid="ignore"):
         for total, mean in _EPISODE_MEANS.items():
-            if total in rows:
-                row[mean] = rows.pop(total).sum(-1) / episodes
-    return row | {name: values.mean(-1) for name, values in rows.items()}
+            if total in left:
+                row[mean] = left.pop(total).sum(-1) / episodes
+    return row | {name: values.mean(-1) for name, values in left.items()}
 
 
 _EPISODE_MEANS = {

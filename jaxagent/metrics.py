@@ -159,4 +159,4 @@ def proportion_interval(successes: int, trials: int, *, confidence: float = 0.95
     z2 = float(ndtri((1 + confidence) / 2)) ** 2
     centre = (rate + z2 / (2 * trials)) / (1 + z2 / trials)
     half = math.sqrt(z2 * (rate * (1 - rate) / trials + z2 / (4 * trials**2))) / (1 + z2 / trials)
-    return Estimate(rate, (max(0.0, centre - half), min(1.0, centre + half)))
+    return Estimate(rate, (min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half))))  # despite rounding

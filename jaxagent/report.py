@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxagent import metrics, render, rollout
-from jaxagent.envs.base import Environment
+from jaxagent.envs.base import Drawable, Environment
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.trained import Loaded
 from jaxagent.rollout import RolloutState
@@ -72,16 +72,15 @@ def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -
     return path
 
 
-def can_draw(env: Environment) -> bool:
+def can_draw(env: Environment) -> TypeGuard[Drawable]:
     """Whether an environment shows itself as cells."""
-    return hasattr(env, "cells") and hasattr(env, "agent")
+    return all(hasattr(env, method) for method in ("cells", "agent", "seen", "mission"))
 
 
-def draw(env: Environment, env_state: PyTree, *, tile_size: int = 32) -> np.ndarray:
+def draw(env: Drawable, env_state: PyTree, *, tile_size: int = 32) -> np.ndarray:
     """A picture of one state, uint8 `[height, width, 3]`, with what the agent sees shaded."""
     xy, direction = jax.device_get(env.agent(env_state))
-    seen = np.asarray(env.seen(env_state)) if hasattr(env, "seen") else None
-    cells = np.asarray(env.cells(env_state))
+    cells, seen = np.asarray(env.cells(env_state)), np.asarray(env.seen(env_state))
     return render.render_rgb(cells, agent_xy=xy, agent_dir=int(direction), highlight=seen, tile_size=tile_size)
 
 

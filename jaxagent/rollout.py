@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxagent.envs.vector import VectorEnv, VectorState, VectorStep
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
-from jaxagent.types import Agent, Batch, Box, Carry, Metrics, Policy, PolicyInput, PyTree, Transition
+from jaxagent.types import Agent, Batch, Box, Carry, Metrics, Policy, PolicyInput, PyTree, Transition, ValueFunction
 
 
 class Episodes(NamedTuple):
@@ -91,7 +91,7 @@ def step(
     carry, action, extras = policy.act(agent, state.carry, inputs, key)
     vector, out = vector_env.step(state.vector, into_space(vector_env, action), params)
     if policy.value is not None and vector_env.reset_mode == "same_step":  # else the next row sees that observation
-        extras = extras | {"value_before_reset": _value_before_reset(policy, agent, carry, inputs, action, out)}
+        extras = extras | {"value_before_reset": _value_before_reset(policy.value, agent, carry, inputs, action, out)}
     transition = Transition(
         observation=inputs.observation,
         action=action,
@@ -135,21 +135,22 @@ def into_space(vector_env: VectorEnv, action: PyTree) -> PyTree:
     space = vector_env.env.spec.action
     if not isinstance(space, Box):
         return action
-    low, high = (jnp.broadcast_to(jnp.reshape(jnp.asarray(b, space.dtype), (-1,)), (space.size,)) for b in (space.low, space.high))
+    low, high = (
+        jnp.broadcast_to(jnp.reshape(jnp.asarray(b, space.dtype), (-1,)), (space.size,)) for b in (space.low, space.high)
+    )
     return jnp.clip(action, low.reshape(space.shape), high.reshape(space.shape))
 
 
 def _value_before_reset(
-    policy: Policy, agent: Agent, carry: Carry, inputs: PolicyInput, action: PyTree, out: VectorStep
+    value: ValueFunction, agent: Agent, carry: Carry, inputs: PolicyInput, action: PyTree, out: VectorStep
 ) -> jax.Array:
     """Value [B] of the observation before the reset, where a time limit cut the episode; zero elsewhere."""
     reached = inputs._replace(
         observation=out.observation, last_action=action, last_reward=out.reward, is_first=jnp.zeros_like(inputs.is_first)
     )
 
-    def evaluate(rows: jax.Array, value: jax.Array) -> jax.Array:
-        of_rows = policy.value(agent, *take_rows((carry, reached), rows))
-        return put_rows(value, rows, of_rows)
+    def evaluate(rows: jax.Array, values: jax.Array) -> jax.Array:
+        return put_rows(values, rows, value(agent, *take_rows((carry, reached), rows)))
 
     cut = out.truncated & ~out.terminated
     return over_rows(cut, evaluate, jnp.zeros_like(out.reward), size=chunk_size(cut.shape[0]))

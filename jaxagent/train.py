@@ -81,9 +81,7 @@ class Trainer:
         learner = trainer.learner
         source_key, learner_key = jax.random.split(jax.random.fold_in(state.key, state.update))
         agent = learner.agent(state.learner)
-        source, batch, source_metrics = trainer._source.next(
-            state.source, learner.policy(), agent, trainer.params, source_key
-        )
+        source, batch, source_metrics = trainer._source.next(state.source, learner.policy(), agent, trainer.params, source_key)
         learner_state, learner_metrics = learner.update(state.learner, batch, learner_key)
         state = RunState(learner_state, source, state.key, state.update + 1)
         return state, source_metrics | learner_metrics

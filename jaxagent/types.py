@@ -123,6 +123,9 @@ class PolicyInput(NamedTuple):
     env_state: PyTree = None  # only for privileged policies
 
 
+ValueFunction = Callable[[Agent, Carry, PolicyInput], jax.Array]
+
+
 class Policy(NamedTuple):
     """How to act, for every kind of agent.
 
@@ -138,5 +141,5 @@ class Policy(NamedTuple):
 
     init: Callable[[int], Carry]
     act: Callable[[Agent, Carry, PolicyInput, jax.Array], tuple[Carry, PyTree, dict[str, PyTree]]]
-    value: Callable[[Agent, Carry, PolicyInput], jax.Array] | None = None
+    value: ValueFunction | None = None
     privileged: bool = False

@@ -244,7 +244,8 @@ def test_doctor_knows_bad_combinations(tmp_path: Path) -> None:
 
 
 def test_train(run: Path) -> None:
-    assert {"config.toml", "env.json", "metrics.jsonl", "checkpoints", "eval.json"} <= set(os.listdir(run))
+    files = {"config.toml", "env.json", "metrics.jsonl", "checkpoints", "eval.json", "curves.png", "episode.gif"}
+    assert files <= set(os.listdir(run))
     assert [row["update"] for row in rows(run)] == [2, 4]
     assert rows(run)[-1]["env_steps"] == 4 * 4 * 8
     assert "lr = 0.001" in (run / "config.toml").read_text()

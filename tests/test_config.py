@@ -117,6 +117,7 @@ MALFORMED: dict[str, tuple[str | bytes, str]] = {
         "exactly one of num_updates and total_steps",
     ),
     "endless": (edited("num_updates = 3", "total_steps = inf"), "train.total_steps: expected a finite number, got inf"),
+    "nearly endless": (edited("num_updates = 3", "total_steps = 1e300"), "train.total_steps: expected less than 2^31 updates"),
     "unknown reset mode": (edited("num_envs = 4", "reset_mode = 'never'"), "train.reset_mode: expected one of same_step"),
     "negative seed": (edited("seed = 3", "seed = -3"), "seed: expected at least 0, got -3"),
     "no seeds": ("num_seeds = 0\n" + BASE, "num_seeds: expected at least 1, got 0"),

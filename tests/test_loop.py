@@ -42,7 +42,9 @@ def _rows(run: RunDir) -> list[dict]:
 def _final_leaves(run: RunDir, schedule: Schedule, num_seeds: int = 1) -> list[np.ndarray]:
     program = Program(_trainer(), schedule, seed=7, num_seeds=num_seeds)
     tree = checkpoint.restore(run.checkpoints, {"trainer": program.trainer, "state": program.shapes()}).tree
-    return [np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x) for x in jax.tree.leaves(tree)]
+    return [
+        np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x) for x in jax.tree.leaves(tree)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,9 @@ def test_a_segment_is_summed_up():
     }
     row = loop.summarise(rows, 3)  # the fourth is beyond the segment
     assert row == {"episodes": 4, "return_mean": 2.0, "length_mean": 4.0, "entropy": 1.0}
-    assert np.isnan(loop.summarise({"episodes": np.zeros(3), "env_steps": np.zeros(3), "return_sum": np.zeros(3)}, 3)["return_mean"])
+    assert np.isnan(
+        loop.summarise({"episodes": np.zeros(3), "env_steps": np.zeros(3), "return_sum": np.zeros(3)}, 3)["return_mean"]
+    )
 
 
 def test_one_program_serves_every_segment(tmp_path):

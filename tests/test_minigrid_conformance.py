@@ -273,7 +273,7 @@ def test_random_views():
 
 # generators -------------------------------------------------------------------------------------------------------------------
 
-RESETS = 400
+RESETS = 300
 # one level of each generator and kind of size; the others are rows of the same table
 GENERATED = [
     "MiniGrid-Empty-Random-5x5-v0",

@@ -31,3 +31,23 @@ class Environment(Protocol):
     def step(self, key: jax.Array, state: PyTree, action: PyTree, params: PyTree) -> StepOutput:
         """Returns `(observation, state, reward, terminated, truncated, info)`; the observation is of the state reached."""
         ...
+
+
+class Drawable(Environment, Protocol):
+    """An environment that shows itself as a grid of cells. Methods take one state."""
+
+    def cells(self, state: PyTree) -> jax.Array:
+        """Symbols (`jaxagent.envs.symbols`) of the whole grid without the agent, uint8 `[W, H]`."""
+        ...
+
+    def agent(self, state: PyTree) -> tuple[jax.Array, jax.Array]:
+        """Where the agent is, int32 `[2]` as (x, y), and its direction, int32."""
+        ...
+
+    def seen(self, state: PyTree) -> jax.Array:
+        """Which cells the agent sees, bool `[W, H]`."""
+        ...
+
+    def mission(self, state: PyTree) -> str:
+        """The task as text."""
+        ...

@@ -7,9 +7,10 @@ writes one cell, the one in front of the agent.
 Letters: `W`, `H` width and height of a world, `P` its cells with the padding, `K` objects with an identity.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import flax.struct
 import jax
@@ -23,6 +24,8 @@ from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, PyTree
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
 NUM_ACTIONS = 7
+
+Index = TypeVar("Index", int, jax.Array)
 
 # positions and contents that are not a cell or a row
 CARRIED, GONE = -1, -2  # in the agent's hands; opened, or still inside a box
@@ -99,7 +102,7 @@ class Frame:
         """Flat distance to the next cell in each direction, int32 `[4]`."""
         return (symbols.DIRECTION_XY @ np.array([1, self.stride])).astype(np.int32)
 
-    def index(self, x: jax.Array | int, y: jax.Array | int) -> jax.Array | int:
+    def index(self, x: Index, y: Index) -> Index:
         return (y + view.PAD) * self.stride + view.PAD + x
 
     def xy(self, index: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,7 +169,7 @@ def _moved(
     position = jnp.where(held & dropped, front, position)
     position = jnp.where(here & opened, GONE, position)
     position = jnp.where((jnp.arange(position.size) == inside) & opened, front, position)
-    return objects.replace(position=position)
+    return dataclasses.replace(objects, position=position)
 
 
 def act(frame: Frame, state: GridState, action: jax.Array) -> tuple[GridState, jax.Array]:
@@ -192,7 +195,8 @@ def act(frame: Frame, state: GridState, action: jax.Array) -> tuple[GridState, j
         opens = toggles & (symbols.kind_of(cell) == symbols.BOX)
         objects = _moved(objects, front, inside, taken=takes, dropped=drops, opened=opens)
     turn = (action == RIGHT).astype(jnp.int32) - (action == LEFT).astype(jnp.int32)
-    state = state.replace(
+    state = dataclasses.replace(
+        state,
         cells=state.cells.at[front].set(written, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True),
         position=jnp.where(walks, front, state.position),
         direction=(state.direction + turn) & 3,

@@ -326,6 +326,10 @@ class CollectorEnv:
         """Where the agent is, int32 `[2]` as (x, y), and its direction, int32, for rendering."""
         return state.xy, state.direction
 
+    def seen(self, state: CollectorState) -> jax.Array:
+        """Everything, bool `[W, H]`, for rendering."""
+        return jnp.ones(state.cells.shape, bool)
+
     def _rgb(self, state: CollectorState) -> jax.Array:
         x, y = state.xy
         t, (width, height) = self.tile_size, self.level.size

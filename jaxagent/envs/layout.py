@@ -17,7 +17,7 @@ class Layout(NamedTuple):
 
     grid: jax.Array  # uint8 [H, W]
     agent: jax.Array  # int32 [2], (x, y)
-    direction: jax.Array  # int32, 0 - 3
+    direction: jax.Array | int  # int32, 0 - 3
     mission: jax.Array | int = 0  # int32, index into the level's mission texts
 
 

@@ -148,11 +148,11 @@ class VectorEnv:
         """Puts the masked rows on their next level; the cost grows with the number of such rows."""
 
         def next_levels(rows: jax.Array) -> Levels:
+            row_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
+            if levels is None:
+                return self._generate(row_keys, params)
             if self.levels == "fixed":
                 return take_rows(levels, rows)
-            row_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)
-            if self.levels == "fresh":
-                return self._generate(row_keys, params)
             draws = jax.vmap(lambda row_key: jax.random.randint(row_key, (), 0, self.num_levels))(row_keys)
             return take_rows(levels, draws)
 

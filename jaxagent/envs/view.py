@@ -97,13 +97,9 @@ def look(cells: jax.Array, indices: jax.Array, hands: jax.Array, *, see_through_
     """
     # without the barrier XLA would gather again for each use of the view
     seen = jax.lax.optimization_barrier(take(cells, indices))
-    if not see_through_walls:
-        seen = jnp.where(visible(seen), seen, jnp.uint8(0))
-    return jnp.where(_AGENT_CELL, hands, seen)
-
-
-_AGENT_CELL = np.zeros((SIZE, SIZE), bool)
-_AGENT_CELL[AGENT_XY] = True
+    # occlusion looks at what the agent stands on, the observation does not; the cell itself is always lit
+    shown = jax.lax.dynamic_update_slice(seen, hands[None, None], AGENT_XY)
+    return shown if see_through_walls else jnp.where(visible(seen), shown, jnp.uint8(0))
 
 
 # encodings --------------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def _state(source: Any, frame: Frame, mission: int) -> GridState:
     grid = np.array([_symbol(cell) for cell in source.grid.grid], np.uint8).reshape(source.height, source.width)
     agent = jnp.asarray(np.array(source.agent_pos), jnp.int32)
     state = frame.state(Layout(jnp.asarray(grid), agent, source.agent_dir, mission))
-    return state.replace(
+    return dataclasses.replace(
+        state,
         carrying=jnp.uint8(0 if source.carrying is None else _symbol(source.carrying)),
         step_count=jnp.int32(source.step_count),
         objects=_objects(source, frame),
@@ -95,5 +96,7 @@ def _objects(source: Any, frame: Frame) -> Objects | None:
             rows.append((_symbol(cell), GONE, NOTHING))
     if all(contents == NOTHING for _, _, contents in rows):
         return None
-    symbol, position, contents = zip(*rows, strict=True)
-    return Objects(jnp.array(symbol, jnp.uint8), jnp.array(position, jnp.int32), jnp.array(contents, jnp.int32))
+    table = np.array(rows)
+    return Objects(
+        jnp.asarray(table[:, 0], jnp.uint8), jnp.asarray(table[:, 1], jnp.int32), jnp.asarray(table[:, 2], jnp.int32)
+    )

@@ -49,7 +49,7 @@ def to_gymnasium(env: Source, params: PyTree | None = None, *, render_mode: str 
     if render_mode is not None and render_mode not in known:
         raise ValueError(f"render_mode: expected {' or '.join(known) or 'None'} for {inner.spec.name}, found {render_mode!r}")
     gymnasium_id = f"jaxagent/{re.sub('[^A-Za-z0-9_.:-]', '-', inner.spec.name)}"
-    spec = EnvSpec(gymnasium_id, to_gymnasium, kwargs={"env": env, "params": params, "render_mode": render_mode})
+    spec = EnvSpec(gymnasium_id, "jaxagent.interop.gymnasium:to_gymnasium", kwargs={"env": env, "params": params, "render_mode": render_mode})
     return _env_class()(inner, inner_params, render_mode, spec)
 
 
@@ -242,7 +242,7 @@ def _to_host(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: np.array(leaf) if leaf.ndim else leaf.item(), jax.device_get(tree))
 
 
-def _checked_action(space: "gymnasium.Space", action: Any) -> np.ndarray:
+def _checked_action(space: Any, action: Any) -> np.ndarray:
     """Refuses wrong shapes and kinds, and integers out of range; values beyond a box are the environment's to clip."""
     array = np.asarray(action)
     fits = array.shape == space.shape and np.can_cast(array.dtype, space.dtype, casting="same_kind")
@@ -286,7 +286,7 @@ def _space(space: Space) -> "gymnasium.Space":
     if isinstance(space, Discrete):
         return spaces.Discrete(space.n)
     if isinstance(space, MultiDiscrete):
-        return spaces.MultiDiscrete(space.nvec)
+        return spaces.MultiDiscrete(list(space.nvec))
     if isinstance(space, Box):
         low, high = (np.broadcast_to(bound, space.size).reshape(space.shape) for bound in (space.low, space.high))
         return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), space.shape, np.dtype(space.dtype).type)

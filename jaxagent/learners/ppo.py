@@ -197,7 +197,8 @@ class PPO:
 
         def forward(agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput) -> tuple[Carry, PyTree, jax.Array]:
             observation = _normalized(agent.observation_stats, inputs.observation)
-            return self.network.apply(agent.params, carry.memory, observation, inputs.is_first)
+            output: Any = self.network.apply(agent.params, carry.memory, observation, inputs.is_first)
+            return output
 
         def act(
             agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput, key: jax.Array
@@ -209,7 +210,7 @@ class PPO:
             if self.sequence_length is not None:
                 extras["carry"] = carry.memory
             past_return = None
-            if self.normalize_reward:
+            if carry.past_return is not None:
                 past_return = jnp.where(inputs.is_first, 0.0, self.gamma * carry.past_return + inputs.last_reward)
                 extras["past_return"] = past_return
             return PPOCarry(memory, past_return), action, extras
@@ -346,7 +347,8 @@ class PPO:
         memory = items.memory
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
         weights = mean_weights(items.mask)
-        _, action_params, value = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
+        output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
+        _, action_params, value = output
         distribution = self._distribution(action_params, items.observation)
         log_ratio = distribution.log_prob(items.action) - items.log_prob
         advantage = standardize(items.advantage, weights) if self.normalize_advantage == "minibatch" else items.advantage

@@ -80,7 +80,7 @@ class ActorCritic(nn.Module):
     def sequence(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, PyTree, jax.Array]:
         """The same for consecutive steps [T, B, ...], from the carry before the first of them."""
         carries, features = zip(*(e(c, observation, is_first) for e, c in zip(self.encoders, carry, strict=True)), strict=True)
-        action_params = self.actor_head(features[0])
+        action_params: PyTree = self.actor_head(features[0])
         if isinstance(self.action, Box):
             action_params = (action_params, jnp.broadcast_to(self.log_std, action_params.shape))
         return carries, action_params, self.critic_head(features[-1])[..., 0]

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 
 Initializer = Callable[..., jax.Array]
 
-_COARSE_STEPS = 14
-_FINE_STEPS = 7
+# Odd polynomials of the singular values. The coarse one multiplies small ones by 3.4 but only brings them near 1 (coefficients
+# of the Muon optimiser, Jordan et al. 2024); from there the fine one converges quadratically.
+_COARSE = (3.4445, -4.7750, 2.0315)
+_FINE = (1.5, -0.5, 0.0)
+_STEPS = (_COARSE,) * 14 + (_FINE,) * 7
 
 
 def orthogonal(scale: float = 1.0) -> Initializer:
@@ -31,22 +34,15 @@ def orthogonal(scale: float = 1.0) -> Initializer:
 
 
 def nearest_orthogonal(x: jax.Array) -> jax.Array:
-    """The matrix with orthonormal columns nearest to `x` [m, n], m >= n: all its singular values become 1.
+    """The matrix with orthonormal columns nearest to `x` [m, n], m >= n: all its singular values become 1."""
 
-    The coarse polynomial multiplies small singular values by 3.4 a step but only brings them near 1 (coefficients of the Muon
-    optimiser, Jordan et al. 2024); the fine one converges quadratically from there.
-    """
-
-    def coarse(_: int, x: jax.Array) -> jax.Array:
+    def step(x: jax.Array, coefficients: jax.Array) -> tuple[jax.Array, None]:
+        linear, cubic, quintic = coefficients
         gram = _dot(x.T, x)
-        return 3.4445 * x + _dot(x, -4.7750 * gram + 2.0315 * _dot(gram, gram))
+        return linear * x + _dot(x, cubic * gram + quintic * _dot(gram, gram)), None
 
-    def fine(_: int, x: jax.Array) -> jax.Array:
-        return 1.5 * x - 0.5 * _dot(x, _dot(x.T, x))
-
-    x = x / jnp.sqrt(jnp.sum(jnp.square(x)))
-    x = jax.lax.fori_loop(0, _COARSE_STEPS, coarse, x)
-    return jax.lax.fori_loop(0, _FINE_STEPS, fine, x)
+    # one loop for both polynomials: a network has many layers, and each loop is compiled
+    return jax.lax.scan(step, x / jnp.sqrt(jnp.sum(jnp.square(x))), jnp.array(_STEPS))[0]
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """From observations to features."""
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +104,7 @@ def has_image(space: Space) -> bool:
     return any(is_image(entry) for entry in entries)
 
 
-def is_image(space: Space) -> bool:
+def is_image(space: Space) -> TypeGuard[Box]:
     """A box [X, Y, channels], or a grid of symbols [X, Y] in uint8."""
     return isinstance(space, Box) and (len(space.shape) == 3 or _num_symbols(space) is not None)
 

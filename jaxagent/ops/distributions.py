@@ -71,14 +71,14 @@ class MultiCategorical(NamedTuple):
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         chex.assert_axis_dimension(action, -1, len(self.parts))
-        return sum(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))
+        return _total([part.log_prob(action[..., i]) for i, part in enumerate(self.parts)])
 
     def entropy(self) -> jax.Array:
-        return sum(part.entropy() for part in self.parts)
+        return _total([part.entropy() for part in self.parts])
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
         """`KL(self || other)`, exact."""
-        return sum(mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
+        return _total([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
 @struct.dataclass
@@ -120,6 +120,10 @@ class DiagGaussian:
 
 
 Distribution = Categorical | MultiCategorical | DiagGaussian
+
+
+def _total(of_parts: list[jax.Array]) -> jax.Array:
+    return jnp.sum(jnp.stack(of_parts), axis=0)
 
 
 def num_params(space: ActionSpace) -> int:

@@ -40,7 +40,7 @@ def adam_step(
 
 def anneal(initial: Scalar, final: Scalar | None, update: jax.Array, num_updates: Scalar | None) -> Scalar:
     """Linear in the index of the update: `initial` at 0, `final` at `num_updates` and later; constant without a final."""
-    if final is None:
+    if final is None or num_updates is None:
         return initial
     progress = jnp.clip(update.astype(jnp.float32) / num_updates, 0.0, 1.0)
     return initial + progress * (final - initial)

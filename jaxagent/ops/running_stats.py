@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxagent.types import PyTree
 
 # Beyond this many samples the statistics forget old ones exponentially, with this window. Float32 counts exactly up to it.
-MAX_COUNT = 2.0**24
+MAX_SAMPLES = 2.0**24
 
 
 class RunningStats(NamedTuple):
     """Mean and variance of every element seen so far. Leaves that hold no floats have none."""
 
-    count: jax.Array  # float32 scalar, samples, at most MAX_COUNT
+    num_samples: jax.Array  # float32 scalar, at most MAX_SAMPLES
     mean: PyTree  # like one sample
     variance: PyTree  # like one sample
 
@@ -29,17 +29,17 @@ def init(sample: PyTree) -> RunningStats:
     return RunningStats(jnp.zeros((), jnp.float32), full(0.0), full(1.0))
 
 
-def update(stats: RunningStats, batch: PyTree, weights: jax.Array, count: jax.Array) -> RunningStats:
+def update(stats: RunningStats, batch: PyTree, weights: jax.Array, num_samples: jax.Array) -> RunningStats:
     """Adds a batch (Chan, Golub and LeVeque 1979: merging the moments of two sets).
 
     Args:
       stats: statistics so far.
       batch: leaves [*batch_axes, ...].
       weights: [*batch_axes], weight of each sample in the batch's means; they sum to 1, or are all zero.
-      count: how many samples the batch counts for, float32 scalar.
+      num_samples: how many samples the batch counts for, float32 scalar.
     """
-    total = stats.count + count
-    share = jnp.where(count > 0, count / jnp.maximum(total, 1.0), 0.0)  # of the batch in the result
+    total = stats.num_samples + num_samples
+    share = jnp.where(num_samples > 0, num_samples / jnp.maximum(total, 1.0), 0.0)  # of the batch in the result
 
     def merge(x: jax.Array, mean: jax.Array, variance: jax.Array) -> tuple[jax.Array, jax.Array]:
         if not _is_float(x):
@@ -58,7 +58,7 @@ def update(stats: RunningStats, batch: PyTree, weights: jax.Array, count: jax.Ar
         merge(*of_leaf) for of_leaf in zip(leaves, jax.tree.leaves(stats.mean), jax.tree.leaves(stats.variance), strict=True)
     ]
     mean, variance = (jax.tree.unflatten(treedef, list(column)) for column in zip(*pairs, strict=True))
-    return RunningStats(jnp.minimum(total, MAX_COUNT), mean, variance)
+    return RunningStats(jnp.minimum(total, MAX_SAMPLES), mean, variance)
 
 
 def normalize(stats: RunningStats, tree: PyTree, *, clip: float = 10.0, epsilon: float = 1e-8) -> PyTree:
