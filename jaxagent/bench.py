@@ -170,7 +170,7 @@ def act_randomly(
         state, counts = carry
         action = random_action(vector_env.env.spec.action, key, vector_env.num_envs)
         state, out = vector_env.step(state, action, params)
-        seen = bits_sum((state.observation, out.reward, out.terminated, out.truncated))
+        seen = bits_sum((vector_env.observe(state), out.reward, out.terminated, out.truncated))
         resets = (out.terminated | out.truncated).sum(dtype=jnp.int32)
         return (state, Counts(counts.checksum + seen, counts.resets + resets)), None
 

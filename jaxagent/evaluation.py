@@ -74,7 +74,7 @@ def _step(
     vector_env: VectorEnv, policy: Policy, agent: Agent, state: RolloutState, params: PyTree, key: jax.Array
 ) -> tuple[RolloutState, jax.Array, dict[str, jax.Array]]:
     """Acts once in every row. Returns the state reached, the rewards [B] and the info [B]."""
-    inputs = rollout.policy_input(policy, state)
+    inputs = rollout.policy_input(vector_env, policy, state)
     carry, action, _ = policy.act(agent, state.carry, inputs, key)
     vector, out = vector_env.step(state.vector, rollout.into_space(vector_env, action), params)
     return rollout.advance(state, vector, carry, action, out), out.reward, out.info

@@ -37,11 +37,11 @@ def init(vector_env: VectorEnv, policy: Policy, key: jax.Array, params: PyTree) 
     )
 
 
-def policy_input(policy: Policy, state: RolloutState) -> PolicyInput:
+def policy_input(vector_env: VectorEnv, policy: Policy, state: RolloutState) -> PolicyInput:
     """What the policy sees next."""
     vector = state.vector
     env_state = vector.env_state if policy.privileged else None
-    return PolicyInput(vector.observation, state.last_action, state.last_reward, vector.is_first, env_state)
+    return PolicyInput(vector_env.observe(vector), state.last_action, state.last_reward, vector.is_first, env_state)
 
 
 def unroll(
@@ -70,7 +70,7 @@ def unroll(
 
     end, (transition, metrics) = jax.lax.scan(body, state, jax.random.split(key, num_steps))
     if policy.value is not None:
-        last = policy.value(agent, end.carry, policy_input(policy, end))
+        last = policy.value(agent, end.carry, policy_input(vector_env, policy, end))
         extras = dict(transition.extras)
         before_reset = extras.pop("value_before_reset", None)
         next_value = jnp.concatenate([extras["value"][1:], last[None]])
@@ -87,7 +87,7 @@ def step(
     vector_env: VectorEnv, policy: Policy, agent: Agent, state: RolloutState, params: PyTree, key: jax.Array
 ) -> tuple[RolloutState, tuple[Transition, Metrics]]:
     """Acts once in every row. Returns the state reached, the transition [B] and the sums over the episodes that ended."""
-    inputs = policy_input(policy, state)
+    inputs = policy_input(vector_env, policy, state)
     carry, action, extras = policy.act(agent, state.carry, inputs, key)
     vector, out = vector_env.step(state.vector, into_space(vector_env, action), params)
     if policy.value is not None and vector_env.reset_mode == "same_step":  # else the next row sees that observation

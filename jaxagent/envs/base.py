@@ -4,7 +4,7 @@ An environment is a frozen dataclass: hashable, static under `jax.jit`, free of 
 auto-reset; `jaxagent.envs.vector.VectorEnv` runs many and owns resetting.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -30,6 +30,15 @@ class Environment(Protocol):
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree, params: PyTree) -> StepOutput:
         """Returns `(observation, state, reward, terminated, truncated, info)`; the observation is of the state reached."""
+        ...
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """An environment whose observations follow from its state alone."""
+
+    def observe(self, state: PyTree) -> PyTree:
+        """The observation that `step` and `reset` gave with this state."""
         ...
 
 

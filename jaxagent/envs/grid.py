@@ -240,7 +240,7 @@ class GridEnv:
 
     @property
     def default_params(self) -> GridParams:
-        return GridParams(max_steps=jnp.int32(self.level.max_steps))
+        return GridParams(max_steps=np.int32(self.level.max_steps))
 
     @property
     def spec(self) -> EnvSpec:

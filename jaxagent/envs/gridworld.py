@@ -47,7 +47,7 @@ _LETTERS = {
     "W": symbols.WALL_CELL,
 }
 _MISSION = "collect the yellow balls, then go to a green goal"
-_OBSERVATIONS = ("packed", "symbolic", "rgb")
+_HIGHEST = {"packed": AGENT_CELL, "symbolic": symbols.AGENT, "rgb": 255}  # values of an image, by `obs`
 
 
 # levels -----------------------------------------------------------------------------------------------------------------------
@@ -255,8 +255,8 @@ class CollectorEnv:
 
     def validate(self) -> None:
         """Raises ValueError naming the field that is wrong."""
-        if self.obs not in _OBSERVATIONS:
-            raise ValueError(f"obs: expected one of {', '.join(_OBSERVATIONS)}, found {self.obs!r}")
+        if self.obs not in _HIGHEST:
+            raise ValueError(f"obs: expected one of {', '.join(_HIGHEST)}, found {self.obs!r}")
         for name, value in (("max_steps", self.max_steps), ("tile_size", self.tile_size)):
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, found {value}")
@@ -278,7 +278,7 @@ class CollectorEnv:
             "symbolic": (width, height, 3),
             "rgb": (height * self.tile_size, width * self.tile_size, 3),
         }
-        image = Box(0, 255, shapes[self.obs], "uint8")
+        image = Box(0, _HIGHEST[self.obs], shapes[self.obs], "uint8")
         observation = DictSpace((("image", image), ("direction", Discrete(4)), ("mission", Discrete(1))))
         return EnvSpec(self.name, observation, Discrete(4), self.max_steps)
 

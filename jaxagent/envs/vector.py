@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagent.envs.base import Environment, Info
+from jaxagent.envs.base import Environment, Info, Observable
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
 from jaxagent.types import PyTree
 
@@ -20,14 +20,14 @@ LevelSource = Literal["pool", "fresh", "fixed"]
 class Levels(NamedTuple):
     """Levels ready to be played: what `env.reset` returned for each. Leaves are `[P, ...]`."""
 
-    observation: PyTree
+    observation: PyTree  # None where the environment makes observations from its state
     env_state: PyTree
 
 
 class VectorState(NamedTuple):
     env_state: PyTree  # [B, ...]
-    observation: PyTree  # [B, ...] what the policy sees next
-    is_first: jax.Array  # [B] bool, `observation` is the first of an episode
+    observation: PyTree  # [B, ...]; None where the environment makes it from its state: see `VectorEnv.observe`
+    is_first: jax.Array  # [B] bool, what the policy sees next is the first of an episode
     ended: jax.Array  # [B] bool, the row's episode is over (always False in mode `same_step`)
     levels: Levels | None  # [P, ...] where ended rows take their next level; None if generated on demand
     key: jax.Array  # scalar key, constant
@@ -92,6 +92,14 @@ class VectorEnv:
             step=jnp.zeros((), jnp.uint32),
         )
 
+    def observe(self, state: VectorState) -> PyTree:
+        """What the policy sees next, leaves `[B, ...]`.
+
+        Where observations follow from the environment's state (it has a method `observe`), they are made here, where XLA can fuse
+        them with what reads them, and neither kept in the state nor carried through resets.
+        """
+        return jax.vmap(self.env.observe)(state.env_state) if isinstance(self.env, Observable) else state.observation
+
     def refresh(self, state: VectorState, params: PyTree) -> VectorState:
         """Replaces the pool by newly generated levels. Nothing to do for the other level sources."""
         if not self.has_pool:
@@ -103,21 +111,20 @@ class VectorEnv:
         """Acts in every row, `action` [B, ...], and resets as `reset_mode` says."""
         env_key, level_key, _ = self._step_keys(state)
         env_keys = jax.random.split(env_key, self.num_envs)
-        observation, env_state, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
+        reached, env_state, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(
             env_keys, state.env_state, action, params
         )
         active = ~state.ended
         terminated, truncated = terminated & active, truncated & active
         done = terminated | truncated
-        out = VectorStep(observation, jnp.where(active, reward, 0.0), terminated, truncated, active, info)
+        out = VectorStep(reached, jnp.where(active, reward, 0.0), terminated, truncated, active, info)
 
         restart = {"same_step": done, "next_step": state.ended, "none": jnp.zeros_like(done)}[self.reset_mode]
+        now = Levels(self._kept(reached), env_state)
         if self.reset_mode != "none":
-            observation, env_state = self._restart(restart, observation, env_state, state.levels, level_key, params)
+            now = self._restart(restart, now, state.levels, level_key, params)
         still_over = {"same_step": jnp.zeros_like(done), "next_step": done, "none": done | state.ended}[self.reset_mode]
-        state = state._replace(
-            env_state=env_state, observation=observation, is_first=restart, ended=still_over, step=state.step + 1
-        )
+        state = VectorState(now.env_state, now.observation, restart, still_over, state.levels, state.key, state.step + 1)
         return state, out
 
     @property
@@ -135,16 +142,18 @@ class VectorEnv:
         return jax.random.split(jax.random.fold_in(state.key, state.step), 3)
 
     def _generate(self, keys: jax.Array, params: PyTree) -> Levels:
-        return Levels(*jax.vmap(self.env.reset, in_axes=(0, None))(keys, params))
+        observation, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(keys, params)
+        return Levels(self._kept(observation), env_state)
+
+    def _kept(self, observation: PyTree) -> PyTree:
+        return None if isinstance(self.env, Observable) else observation
 
     def _initial_levels(self, key: jax.Array, first: Levels, params: PyTree) -> Levels | None:
         if self.levels == "fixed":
             return first
         return self._generate(jax.random.split(key, self.num_levels), params) if self.has_pool else None
 
-    def _restart(
-        self, mask: jax.Array, observation: PyTree, env_state: PyTree, levels: Levels | None, key: jax.Array, params: PyTree
-    ) -> Levels:
+    def _restart(self, mask: jax.Array, now: Levels, levels: Levels | None, key: jax.Array, params: PyTree) -> Levels:
         """Puts the masked rows on their next level; the cost grows with the number of such rows."""
 
         def next_levels(rows: jax.Array) -> Levels:
@@ -159,4 +168,4 @@ class VectorEnv:
         def restart_rows(rows: jax.Array, current: Levels) -> Levels:
             return put_rows(current, rows, next_levels(rows))
 
-        return over_rows(mask, restart_rows, Levels(observation, env_state), size=chunk_size(self.num_envs))
+        return over_rows(mask, restart_rows, now, size=chunk_size(self.num_envs))

@@ -158,20 +158,20 @@ def _vector_class() -> type:
 
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
             super().reset(seed=seed)
-            self._state = _vector_init(self._vector, _draw_key(self.np_random), self._params)
-            return _to_host(self._state.observation), {}
+            self._state, observation = _vector_init(self._vector, _draw_key(self.np_random), self._params)
+            return _to_host(observation), {}
 
         def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
             if self._state is None:
                 raise gymnasium.error.ResetNeeded("call reset before step")
             actions = _checked_action(self.action_space, actions)
-            self._state, out = _vector_step(self._vector, self._state, actions, self._params)
+            self._state, observation, out = _vector_step(self._vector, self._state, actions, self._params)
             reward, terminated, truncated = _to_host((out.reward, out.terminated, out.truncated))
             same_step = self._vector.reset_mode == "same_step"
             info = (
                 _same_step_info(out, terminated | truncated) if same_step else _batched(_to_host(out.info), _to_host(out.mask))
             )
-            return _to_host(self._state.observation), reward, terminated, truncated, info
+            return _to_host(observation), reward, terminated, truncated, info
 
     return JaxagentVectorEnv
 
@@ -192,13 +192,17 @@ def _step(env: Environment, key: jax.Array, state: PyTree, action: PyTree, param
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _vector_init(vector: VectorEnv, key: jax.Array, params: PyTree) -> VectorState:
-    return vector.init(key, params)
+def _vector_init(vector: VectorEnv, key: jax.Array, params: PyTree) -> tuple[VectorState, PyTree]:
+    state = vector.init(key, params)
+    return state, vector.observe(state)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _vector_step(vector: VectorEnv, state: VectorState, action: PyTree, params: PyTree) -> tuple[VectorState, VectorStep]:
-    return vector.step(state, action, params)
+def _vector_step(
+    vector: VectorEnv, state: VectorState, action: PyTree, params: PyTree
+) -> tuple[VectorState, PyTree, VectorStep]:
+    state, out = vector.step(state, action, params)
+    return state, vector.observe(state), out
 
 
 # conversions ------------------------------------------------------------------------------------------------------------------
