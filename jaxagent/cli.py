@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Returns the exit code; see `jaxagent.errors`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    _keep_compiled_programs()
     try:
         parse([argument for argument in arguments if argument != "--debug"]).run()
         sys.stdout.flush()
@@ -36,6 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _report(error)
     return 0
+
+
+def _keep_compiled_programs() -> None:
+    """Lets JAX keep them in a private directory, so that a second start takes seconds; whoever writes there runs code here."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(home) / "jaxagent" / "xla"
+    with contextlib.suppress(OSError, RuntimeError):  # without a home that can be written, programs are compiled anew
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
 
 
 def _report(error: Exception) -> int:

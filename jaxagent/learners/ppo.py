@@ -87,13 +87,18 @@ class PPO:
     """The learner. Fields set to None are off.
 
     Attributes:
-      lr, entropy_coef, clip_eps: values at the first update; with a `*_final`, they change linearly with the index of the
-        update and reach it after `anneal_updates` updates.
-      gamma, gae_lambda: discount and trace decay.
+      lr: learning rate, of Adam.
+      gamma: discount.
+      gae_lambda: decay of the advantage's trace.
+      clip_eps: bound on the change of an action's probability ratio.
+      entropy_coef: weight of the entropy bonus.
       value_coef: weight of the value loss.
       max_grad_norm: bound on the global norm of the gradients.
+      lr_final, clip_eps_final, entropy_coef_final: what these change to, linearly with the index of the update.
+      anneal_updates: updates after which they have.
       value_clip_eps: bound on a value's change, in units of value.
       target_kl: minibatches after the first whose `KL(old || new)` exceeds it are skipped, that one too.
+      adam_b1, adam_b2, adam_eps: of Adam.
       network: the actor-critic.
       num_epochs: passes over a batch.
       num_minibatches: gradient steps a pass.
