@@ -11,9 +11,9 @@ import numpy as np
 from jaxagent import metrics, render, rollout
 from jaxagent.envs.base import Drawable, Environment
 from jaxagent.envs.vector import VectorEnv
-from jaxagent.trained import Loaded
 from jaxagent.rollout import RolloutState
 from jaxagent.rundir import RunDir
+from jaxagent.trained import Loaded
 from jaxagent.types import Agent, Policy, PyTree
 
 _PANELS = ("return_mean", "success_rate", "length_mean", "entropy", "value_loss", "approx_kl")

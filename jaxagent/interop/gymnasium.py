@@ -49,7 +49,11 @@ def to_gymnasium(env: Source, params: PyTree | None = None, *, render_mode: str 
     if render_mode is not None and render_mode not in known:
         raise ValueError(f"render_mode: expected {' or '.join(known) or 'None'} for {inner.spec.name}, found {render_mode!r}")
     gymnasium_id = f"jaxagent/{re.sub('[^A-Za-z0-9_.:-]', '-', inner.spec.name)}"
-    spec = EnvSpec(gymnasium_id, "jaxagent.interop.gymnasium:to_gymnasium", kwargs={"env": env, "params": params, "render_mode": render_mode})
+    spec = EnvSpec(
+        gymnasium_id,
+        "jaxagent.interop.gymnasium:to_gymnasium",
+        kwargs={"env": env, "params": params, "render_mode": render_mode},
+    )
     return _env_class()(inner, inner_params, render_mode, spec)
 
 
