@@ -57,11 +57,8 @@ def main() -> None:
                 result = train(config, seed, Path(folder))
                 found["configs"].setdefault(config.stem, []).append(result)
                 shown = "  ".join(f"{name} {result[name]:.4g}" for name in COLUMNS if result[name] is not None)
-                print(
-                    f"{config.stem:24} seed {seed}  {result['seconds']:6.1f} s (first metrics {result['first_metrics_s']:.1f} s)  "
-                    f"{shown}",
-                    flush=True,
-                )
+                times = f"{result['seconds']:6.1f} s (first metrics {result['first_metrics_s']:.1f} s)"
+                print(f"{config.stem:24} seed {seed}  {times}  {shown}", flush=True)
                 write_json(path, found)
 
 

@@ -56,8 +56,8 @@ def unroll(
 ) -> tuple[RolloutState, Batch, Metrics]:
     """Acts `num_steps` times in every row.
 
-    Where the policy has a critic, `extras["next_value"]` is the value of what each action led to, seen before any reset and with
-    the policy's memory before it: the bootstrap of one-step targets. It is only meaningful where the step did not terminate.
+    Where the policy has a critic, `extras["next_value"]` is the value of what each action led to, seen before any reset and
+    with the policy's memory before it: the bootstrap of one-step targets. It has a meaning where the step did not terminate.
 
     Returns:
       The state reached, a batch [T, B], and metrics of the episodes that ended: `episodes`, `return_sum`, `length_sum`,

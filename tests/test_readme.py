@@ -27,9 +27,8 @@ def test_seven_learning_rates(capsys):
 
 def test_a_trained_agent_elsewhere(tmp_path):
     config = tmp_path / "tiny.toml"
-    config.write_text(
-        'env.name = "Collector-v0"\nlearner.name = "ppo"\ntrain = { num_updates = 1, num_envs = 4, num_steps = 8 }\n'
-    )
+    train = "train = { num_updates = 1, num_envs = 4, num_steps = 8 }"
+    config.write_text(f'env.name = "Collector-v0"\nlearner.name = "ppo"\n{train}\n')
     assert cli.main(["train", str(config), "--out", str(tmp_path / "NAME"), "--train.eval_episodes", "2"]) == 0
     exec("import jaxagent as ja\n" + BLOCKS[2].replace("runs/NAME", str(tmp_path / "NAME")), {})
 

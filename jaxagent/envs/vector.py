@@ -95,8 +95,8 @@ class VectorEnv:
     def observe(self, state: VectorState) -> PyTree:
         """What the policy sees next, leaves `[B, ...]`.
 
-        Where observations follow from the environment's state (it has a method `observe`), they are made here, where XLA can fuse
-        them with what reads them, and neither kept in the state nor carried through resets.
+        Where observations follow from the environment's state (it has a method `observe`), they are made here, where XLA can
+        fuse them with what reads them, and neither kept in the state nor carried through resets.
         """
         return jax.vmap(self.env.observe)(state.env_state) if isinstance(self.env, Observable) else state.observation
 
