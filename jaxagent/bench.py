@@ -60,6 +60,8 @@ def bench_env(
       ValueError: an unknown name or encoding, or a size below 1.
     """
     _check_sizes(num_envs=num_envs, num_steps=num_steps, repeats=repeats)
+    if obs is not None and name in registry.GYMNAX_IDS:
+        raise ValueError(f"obs: {name} has no such option")
     env, params = registry.make(name) if obs is None else registry.make(name, obs=obs)
     vector_env = VectorEnv(env, num_envs)
     params = strong(params)

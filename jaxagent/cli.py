@@ -13,8 +13,11 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
+import jaxagent
 from jaxagent.commands import BENCHES, COMMANDS, Bench
 from jaxagent.errors import JaxagentError, ResourceError, UsageError
+
+_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # devices and the host say it differently
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,8 +57,8 @@ def _report(error: Exception) -> int:
         print("\n".join(f"error: {error}".splitlines()[:5]), file=sys.stderr)
         return error.exit_code
     first_line = (str(error).splitlines() or [""])[0][:200]
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in first_line:
-        print(f"error: out of memory: {first_line}\nfewer train.num_envs or train.num_steps need less", file=sys.stderr)
+    if isinstance(error, MemoryError) or any(sign in first_line for sign in _OUT_OF_MEMORY):
+        print(f"error: out of memory: {first_line}\nfewer environments, steps or episodes at once need less", file=sys.stderr)
         return ResourceError.exit_code
     print(f"internal error: {type(error).__name__}: {first_line}\nwith --debug the traceback is shown", file=sys.stderr)
     return JaxagentError.exit_code
@@ -68,6 +71,9 @@ def parse(arguments: Sequence[str]) -> Any:
       UsageError: an unknown command or option, with the nearest known one, or a missing or malformed value.
       SystemExit: help was asked for, and printed.
     """
+    if "--version" in arguments:
+        print(f"jaxagent {jaxagent.__version__}")
+        raise SystemExit
     command = _command_type(arguments)
     takes_overrides = command is not None and "overrides" in {f.name for f in dataclasses.fields(command)}
     rest, overrides = _split_overrides(arguments) if takes_overrides else (list(arguments), {})
@@ -108,7 +114,7 @@ def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, str
             rest.append(argument)
             continue
         given = value if equals else next(remaining, None)
-        if given is None:
+        if given is None or given.startswith("--"):
             raise UsageError(f"{name}: expected a value behind it")
         overrides[name[2:].replace("-", "_")] = given
     return rest, overrides

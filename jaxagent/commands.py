@@ -34,7 +34,7 @@ class Train:
       out: Directory of the run, new or empty; runs/NAME-TIME unless given.
       seed: Instead of the config's.
       seeds: Train this many seeds side by side, from `seed` on.
-      init_from: Run whose network to begin with.
+      init_from: Run whose network to begin with; the first one's if it trained several seeds.
     """
 
     config: Positional[Path]
@@ -47,7 +47,8 @@ class Train:
     def run(self) -> None:
         from jaxagent import config, rundir
 
-        given = {"seed": self.seed, "num_seeds": self.seeds, "init_from": self.init_from}
+        origin = self.init_from and self.init_from.resolve()  # the run may be resumed from another directory
+        given = {"seed": self.seed, "num_seeds": self.seeds, "init_from": origin}
         top = {name: json.dumps(value, default=str) for name, value in given.items() if value is not None}
         settings = config.read(self.config, {**top, **self.overrides})
         trainer, schedule = config.build(settings)  # before anything is written
@@ -62,7 +63,7 @@ class Resume:
     """Go on with a run from its newest sound checkpoint.
 
     Attributes:
-      directory: Of the run.
+      directory: The run's directory.
       updates: Updates to reach in all, instead of the number that the run was started with.
     """
 
@@ -73,6 +74,9 @@ class Resume:
         from jaxagent import checkpoint, config, files, rundir
 
         with rundir.reopen(self.directory) as run:
+            done = max(checkpoint.steps(run.checkpoints), default=0)
+            if self.updates is not None and self.updates < done:
+                raise UsageError(f"--updates: expected at least the {done} that are done, got {self.updates}")
             overrides = {} if self.updates is None else {"train.num_updates": str(self.updates)}
             settings = config.read(run.config, overrides)
             trainer, schedule = config.build(settings)
@@ -87,9 +91,9 @@ class Eval:
     """Play episodes with a trained agent on levels it was not trained on.
 
     Attributes:
-      directory: Of the run.
-      episodes: How many.
-      seed: Of the levels.
+      directory: The run's directory.
+      episodes: Episodes to play.
+      seed: Decides which levels are played.
       seed_index: Which of the run's seeds to evaluate.
       json: Print one JSON object.
     """
@@ -106,6 +110,7 @@ class Eval:
         from jaxagent import evaluation, trained
 
         _at_least_one(episodes=self.episodes)
+        _check_seed(self.seed)
         env, params, policy, agent = trained.load(self.directory, seed_index=self.seed_index)
 
         def play(agent: Any, params: Any, key: jax.Array) -> evaluation.EpisodeResults:
@@ -133,6 +138,9 @@ class Render:
 
         if self.out is not None and self.out.suffix not in (".png", ".gif"):
             raise UsageError(f"--out: expected a name that ends in .png or .gif, got {self.out}")
+        if self.out is not None and not self.out.parent.is_dir():
+            raise UsageError(f"--out: {self.out.parent} is no directory")
+        _check_seed(self.seed)
         trained = Path(self.what).is_dir()
         loaded = _loaded(Path(self.what)) if trained else _random_agent(self.what)
         if not report.can_draw(loaded.env):
@@ -435,6 +443,11 @@ def _usage(call: Callable[[], Any]) -> Any:
         return call()
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise UsageError(f"--seed: expected 0 to {2**31 - 1}, got {seed}")
 
 
 def _at_least_one(**sizes: int) -> None:

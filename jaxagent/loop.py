@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagent import checkpoint, evaluation, metrics
-from jaxagent.errors import JaxagentError
+from jaxagent.errors import CheckpointError, JaxagentError
 from jaxagent.files import write_json
 from jaxagent.finite import first_nonfinite
 from jaxagent.progress import Progress
@@ -128,7 +128,7 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
       JaxagentError: the numbers of a seed were no longer finite. The last sound checkpoint is kept.
       CheckpointError, ResourceError: see `checkpoint`.
     """
-    state, env_steps = _start(program, run, warm_start)
+    state, env_steps = _start(program, schedule, run, warm_start)
     update, result, failures = int(np.max(state.update)), None, dict[int, str]()
     with (
         Progress(schedule.num_updates, start=update) as progress,
@@ -156,7 +156,7 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
                     metadata={"env_steps": np.asarray(env_steps).tolist()},
                     keep=schedule.keep,
                 )
-            if signals and update < schedule.num_updates:
+            if signals:
                 raise Interrupted(signals[0], update)
     result = result or _evaluation(program, state)
     write_json(run.eval, {"update": update, **result})
@@ -165,9 +165,13 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
     return result
 
 
-def _start(program: Program, run: RunDir, warm_start: PyTree | None) -> tuple[RunState, np.ndarray]:
+def _start(program: Program, schedule: Schedule, run: RunDir, warm_start: PyTree | None) -> tuple[RunState, np.ndarray]:
     """The state to go on from and the environment steps that led to it; cuts off what lies beyond it in the run's directory."""
     if not checkpoint.steps(run.checkpoints):
+        logged = metrics.read(run.metrics) if run.metrics.exists() else []
+        first = schedule.checkpoint_every or schedule.num_updates
+        if run.eval.exists() or (logged and logged[-1]["update"] > first):
+            raise CheckpointError(f"no checkpoint in {run.checkpoints}, although the run came beyond its first")
         if run.metrics.exists():
             _log.warning("%s has no checkpoint yet: it starts again at update 0", run.path)
         metrics.truncate_after(run.metrics, 0)

@@ -295,7 +295,7 @@ def save_gif(path: str | Path, frames: Sequence[np.ndarray], *, fps: float = 8, 
     Args:
       path: the file to write.
       frames: at least one picture.
-      fps: frames a second, in (0, 50]; the format counts hundredths of a second.
+      fps: frames a second, in (0, 50]; the format counts hundredths of a second. The last frame stays a second longer.
       captions: one text a frame, drawn in a strip below the pictures (missions).
 
     Raises:
@@ -304,7 +304,9 @@ def save_gif(path: str | Path, frames: Sequence[np.ndarray], *, fps: float = 8, 
     if not 0 < fps <= 50:
         raise ValueError(f"fps: expected a number in (0, 50], found {fps}")
     first, *rest = _captioned(frames, captions)
-    first.save(path, format="GIF", save_all=True, append_images=rest, duration=round(1000 / fps), loop=0)
+    durations = [round(1000 / fps)] * len(frames)
+    durations[-1] += 1000
+    first.save(path, format="GIF", save_all=True, append_images=rest, duration=durations, loop=0)
 
 
 def _captioned(frames: Sequence[np.ndarray], captions: list[str] | None) -> "list[Image.Image]":
@@ -331,14 +333,17 @@ def _captioned(frames: Sequence[np.ndarray], captions: list[str] | None) -> "lis
 
 
 def _wrapped(text: str, width: float, length: Callable[[str], float]) -> str:
-    """Breaks text between words so that lines are at most `width` long (a longer word has a line of its own)."""
+    """Breaks text between words too, so that lines are at most `width` long (a longer word has a line of its own)."""
     lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and length(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
+    for paragraph in text.splitlines():
+        line = ""
+        for word in paragraph.split():
+            longer = f"{line} {word}".lstrip()
+            if line and length(longer) > width:
+                lines.append(line)
+                longer = word
+            line = longer
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxagent import metrics, render, rollout
 from jaxagent.envs.base import Drawable, Environment
 from jaxagent.envs.vector import VectorEnv
+from jaxagent.files import disk_errors
 from jaxagent.rollout import RolloutState
 from jaxagent.rundir import RunDir
 from jaxagent.trained import Loaded
@@ -45,7 +46,8 @@ def save_curves(run: RunDir) -> Path:
             axis.legend(frameon=False)
         axis.set(title=name.replace("_", " "), xlabel="environment steps")
         axis.grid(alpha=0.3)
-    figure.savefig(run.curves, dpi=110)
+    with disk_errors(run.curves, 0):
+        figure.savefig(run.curves, dpi=110)
     return run.curves
 
 
@@ -62,13 +64,15 @@ def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -
         return None
     frames = list(play(loaded.env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed)))
     if path.suffix == ".png":
-        render.save_png(path, draw(loaded.env, frames[0].env_state))
+        with disk_errors(path, 0):
+            render.save_png(path, draw(loaded.env, frames[0].env_state))
         return path
     pictures = [draw(loaded.env, frame.env_state) for frame in frames]
     captions = [
-        f"{loaded.env.mission(frame.env_state)}  step {i}  return {frame.total_reward:.2f}" for i, frame in enumerate(frames)
+        f"{loaded.env.mission(frame.env_state)}\nstep {i}, return {frame.total_reward:.2f}" for i, frame in enumerate(frames)
     ]
-    render.save_gif(path, pictures, fps=fps, captions=captions)
+    with disk_errors(path, 0):
+        render.save_gif(path, pictures, fps=fps, captions=captions)
     return path
 
 

@@ -52,11 +52,14 @@ class Trainer:
     source: Source | None = struct.field(pytree_node=False, default=None)
 
     def validate(self) -> None:
-        """Raises ValueError that names the wrong field."""
-        if self.num_steps < 1:
+        """Raises ValueError that names the wrong field. Call it outside of transformations such as `vmap`."""
+        self.learner.validate()
+        self._validate_static()
+
+    def _validate_static(self) -> None:
+        if not isinstance(self.num_steps, int) or self.num_steps < 1:
             raise ValueError(f"num_steps: expected a positive integer, got {self.num_steps}")
         self._vector_env.validate()
-        self.learner.validate()
         self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs)
 
     @property
@@ -65,7 +68,12 @@ class Trainer:
         return self.num_envs * self.num_steps
 
     def init(self, key: jax.Array, *, warm_start: PyTree | None = None) -> RunState:
-        """The state before the first update; `warm_start` holds network parameters to begin with."""
+        """The state before the first update; `warm_start` holds network parameters to begin with.
+
+        Raises:
+          ValueError: a static field is wrong; `validate` checks the traced ones too, which needs numbers.
+        """
+        self._validate_static()
         learner_key, source_key, run_key = jax.random.split(key, 3)
         trainer = strong(self)
         return RunState(
@@ -98,6 +106,8 @@ class Trainer:
           zero beyond those steps.
         """
         capacity = int(num_updates) if capacity is None else capacity
+        if capacity < 1:
+            raise ValueError(f"num_updates: expected at least 1, got {capacity}")
         shapes = jax.eval_shape(self.step, state)[1]
         rows = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
         start = state.update

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 PyTree = Any
 Agent = PyTree  # what acting reads of a learner's state
@@ -69,6 +70,15 @@ class DictSpace(Mapping[str, "Space"]):
 
 Space = Discrete | MultiDiscrete | Box | DictSpace
 ActionSpace = Discrete | MultiDiscrete | Box
+
+
+def check_action(space: ActionSpace, action: PyTree, *, batch_shape: tuple[int, ...] = ()) -> None:
+    """Raises ValueError unless an action has the shape and the type of its space; works on tracers."""
+    shape, dtype = jnp.shape(action), jnp.result_type(action)
+    fits = jnp.issubdtype(dtype, jnp.floating if isinstance(space, Box) else jnp.integer)
+    if shape != (*batch_shape, *space.shape) or not fits:
+        expected = (*batch_shape, *space.shape)
+        raise ValueError(f"action: expected {space.dtype} of shape {expected}, got {dtype} of shape {shape}")
 
 
 @dataclass(frozen=True)

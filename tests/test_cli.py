@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import jaxagent as package
 from jaxagent import cli, commands, doctor, schema
 from jaxagent.envs import registry
 
@@ -323,6 +324,29 @@ def test_signals_end_a_run_with_a_checkpoint(tiny: Path, tmp_path: Path) -> None
 
 
 # pictures and figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused_before_anything_happens(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = (run / "config.toml").read_bytes()
+    wrong = {
+        ("resume", str(run), "--updates", "1"): "--updates: expected at least the",
+        ("eval", str(run), "--seed", "-1"): "--seed: expected 0 to",
+        ("render", "Collector-v0", "--seed", "99999999999999999999"): "--seed: expected 0 to",
+        ("render", "Collector-v0", "--out", str(tmp_path / "nowhere" / "a.png")): "is no directory",
+        ("bench", "env", "CartPole-v1", "--obs", "symbolic"): "obs: CartPole-v1 has no such option",
+        ("train", str(run / "config.toml"), "--learner.lr", "--out", "x"): "expected a value behind it",
+    }
+    for arguments, message in wrong.items():
+        assert cli.main(arguments) == 2
+        assert message in capsys.readouterr().err
+    assert (run / "config.toml").read_bytes() == config
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxagent {package.__version__}\n"
 
 
 def test_render(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import jaxagent as ja
 from jaxagent import checkpoint, loop, metrics
-from jaxagent.errors import JaxagentError
+from jaxagent.errors import CheckpointError, JaxagentError
 from jaxagent.loop import Program, Schedule
 from jaxagent.rundir import RunDir
 
@@ -104,6 +105,15 @@ def test_a_run_without_a_checkpoint_starts_again_and_says_so(whole, tmp_path, ca
         _fit(tmp_path, _schedule())
     assert "starts again at update 0" in caplog.text
     assert str(_rows(run)) == str(_rows(whole))
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_started_again(whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match="came beyond its first"):
+        _fit(tmp_path / "run", _schedule())
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log
 
 
 def test_numbers_that_are_not_finite_end_the_run_before_they_are_saved(tmp_path):

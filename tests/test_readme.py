@@ -30,7 +30,7 @@ def test_a_trained_agent_elsewhere(tmp_path):
     train = "train = { num_updates = 1, num_envs = 4, num_steps = 8 }"
     config.write_text(f'env.name = "Collector-v0"\nlearner.name = "ppo"\n{train}\n')
     assert cli.main(["train", str(config), "--out", str(tmp_path / "NAME"), "--train.eval_episodes", "2"]) == 0
-    exec("import jaxagent as ja\n" + BLOCKS[2].replace("runs/NAME", str(tmp_path / "NAME")), {})
+    exec(BLOCKS[2].replace("runs/NAME", str(tmp_path / "NAME")), {})
 
 
 @pytest.mark.fast

@@ -158,3 +158,11 @@ def test_the_pool_is_renewed_by_each_rollout():
 def test_validation_names_the_field(options, field):
     with pytest.raises(ValueError, match=field):
         VectorEnv(**{"env": Clock(), "num_envs": 4, **options}).validate()
+
+
+@pytest.mark.parametrize("action", [jnp.zeros(5, jnp.int32), jnp.zeros((4, 1), jnp.int32), jnp.zeros(4)])
+def test_actions_of_another_shape_or_type_are_refused_when_tracing(action):
+    vector_env = VectorEnv(Clock(), 4)
+    state = vector_env.init(jax.random.key(0), LIMIT)
+    with pytest.raises(ValueError, match=r"action: expected int32 of shape \(4,\)"):
+        jax.eval_shape(vector_env.step, state, action, LIMIT)

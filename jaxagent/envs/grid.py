@@ -16,11 +16,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxagent.envs import symbols, view
 from jaxagent.envs.base import StepOutput
 from jaxagent.envs.layout import Layout
-from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, PyTree
+from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, PyTree, check_action
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
 NUM_ACTIONS = 7
@@ -38,7 +39,7 @@ class GridParams:
     max_steps: steps until truncation, int32; the level's own bound holds beside it.
     """
 
-    max_steps: jax.Array
+    max_steps: ArrayLike
 
 
 @flax.struct.dataclass
@@ -258,6 +259,7 @@ class GridEnv:
         return self.observe(state), state
 
     def step(self, key: jax.Array, state: GridState, action: jax.Array, params: GridParams) -> StepOutput:
+        check_action(self.spec.action, action)
         state, entered = act(self.frame, state, action)
         limit = jnp.minimum(params.max_steps, self.level.max_steps)
         success = entered == symbols.GOAL

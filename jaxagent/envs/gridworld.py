@@ -28,7 +28,7 @@ from jax.typing import ArrayLike
 from jaxagent.envs import symbols
 from jaxagent.envs.base import StepOutput
 from jaxagent.render import atlas
-from jaxagent.types import Box, DictSpace, Discrete, EnvSpec
+from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, check_action
 
 RESOURCE_CELL = symbols.symbol(symbols.BALL, symbols.YELLOW)
 AGENT_CELL = symbols.symbol(symbols.AGENT, symbols.RED)
@@ -291,6 +291,7 @@ class CollectorEnv:
 
     def step(self, key: jax.Array, state: CollectorState, action: jax.Array, params: CollectorParams) -> StepOutput:
         del key
+        check_action(self.spec.action, action)
         direction = jnp.clip(jnp.asarray(action, jnp.int32), 0, 3)
         furthest = np.array(self.level.size, np.int32) - 1
         target = jnp.clip(state.xy + jnp.asarray(symbols.DIRECTION_XY)[direction], 0, furthest)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxagent.envs.base import Environment, Info, Observable
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
-from jaxagent.types import PyTree
+from jaxagent.types import PyTree, check_action
 
 ResetMode = Literal["same_step", "next_step", "none"]
 LevelSource = Literal["pool", "fresh", "fixed"]
@@ -75,11 +75,16 @@ class VectorEnv:
             if getattr(self, field) not in known:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
         for field, value in (("num_envs", self.num_envs), ("pool_size", self.pool_size)):
-            if value is not None and value < 1:
+            if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{field}: expected a positive integer, got {value}")
 
     def init(self, key: jax.Array, params: PyTree) -> VectorState:
-        """Starts every row on a level of its own."""
+        """Starts every row on a level of its own.
+
+        Raises:
+          ValueError: a field is wrong.
+        """
+        self.validate()
         state_key, level_key, pool_key = jax.random.split(key, 3)
         first = self._generate(jax.random.split(level_key, self.num_envs), params)
         return VectorState(
@@ -108,7 +113,12 @@ class VectorEnv:
         return state._replace(levels=self._generate(jax.random.split(pool_key, self.num_levels), params))
 
     def step(self, state: VectorState, action: PyTree, params: PyTree) -> tuple[VectorState, VectorStep]:
-        """Acts in every row, `action` [B, ...], and resets as `reset_mode` says."""
+        """Acts in every row, `action` [B, ...], and resets as `reset_mode` says.
+
+        Raises:
+          ValueError: actions of another shape or type than the environment's; when tracing.
+        """
+        check_action(self.env.spec.action, action, batch_shape=(self.num_envs,))
         env_key, level_key, _ = self._step_keys(state)
         env_keys = jax.random.split(env_key, self.num_envs)
         reached, env_state, reward, terminated, truncated, info = jax.vmap(self.env.step, in_axes=(0, 0, 0, None))(

@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxagent.envs.base import Environment, StepOutput
 from jaxagent.envs.registry import GYMNAX_PREFIX
-from jaxagent.types import ActionSpace, Box, DictSpace, Discrete, EnvSpec, MultiDiscrete, PyTree, Space
+from jaxagent.errors import DataError
+from jaxagent.types import ActionSpace, Box, DictSpace, Discrete, EnvSpec, MultiDiscrete, PyTree, Space, check_action
 
 if TYPE_CHECKING:
     from gymnax.environments.environment import Environment as GymnaxEnvironment
@@ -50,6 +51,9 @@ class GymnaxEnv:
         return _strong(self.inner.reset_env(key, params))
 
     def step(self, key: jax.Array, state: PyTree, action: PyTree, params: PyTree) -> StepOutput:
+        check_action(self.spec.action, action)
+        if isinstance(self.spec.action, Discrete):
+            action = jnp.clip(action, 0, self.spec.action.n - 1)
         observation, state, reward, terminated, info = _strong(self.inner.step_env(key, state, action, params))
         truncated = self.inner.is_truncated(state, params) | (state.time >= self.spec.max_steps)
         return observation, state, reward.astype(jnp.float32), terminated.astype(bool), truncated, info
@@ -74,13 +78,17 @@ def make(name: str, *, max_steps_in_episode: int | None = None, **options: Any) 
 
     Raises:
       ValueError: an unknown id or option, or an option that cannot be hashed.
+      DataError: the environment's data cannot be had.
     """
     gymnax_id = name.removeprefix(GYMNAX_PREFIX)
     if gymnax_id not in ids():
         near = difflib.get_close_matches(gymnax_id, ids(), n=3) or ids()
         raise ValueError(f"name: expected an id that gymnax registers, found {name!r}; nearest: {', '.join(near)}")
     source = Registered(gymnax_id, tuple(sorted((option, _hashable(option, value)) for option, value in options.items())))
-    inner = _instance(source)
+    try:
+        inner = _instance(source)
+    except OSError as error:  # some environments fetch a data set
+        raise DataError(f"{gymnax_id}: its data cannot be had: {error}") from error
     params = inner.default_params
     if max_steps_in_episode is not None:
         params = params.replace(max_steps_in_episode=max_steps_in_episode)

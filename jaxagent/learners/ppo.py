@@ -94,11 +94,13 @@ class PPO:
       entropy_coef: weight of the entropy bonus.
       value_coef: weight of the value loss.
       max_grad_norm: bound on the global norm of the gradients.
-      lr_final, clip_eps_final, entropy_coef_final: what these change to, linearly with the index of the update.
-      anneal_updates: updates after which they have.
+      lr_final: what lr changes to, linearly with the index of the update; constant if None.
+      clip_eps_final: what clip_eps changes to, likewise.
+      entropy_coef_final: what entropy_coef changes to, likewise.
+      anneal_updates: index of the update at which the final values are reached.
       value_clip_eps: bound on a value's change, in units of value.
       target_kl: minibatches after the first whose `KL(old || new)` exceeds it are skipped, that one too.
-      adam_b1, adam_b2, adam_eps: of Adam.
+      adam_b1, adam_b2, adam_eps: Adam's decay rates and the number that keeps it from dividing by zero.
       network: the actor-critic.
       num_epochs: passes over a batch.
       num_minibatches: gradient steps a pass.

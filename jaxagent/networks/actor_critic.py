@@ -121,7 +121,7 @@ def actor_critic(
       torso: `cnn` convolves over images, `mlp` flattens them, `auto` convolves where there is an image.
       hidden: widths of the dense layers.
       channels: features of the convolutions.
-      activation: a name in `ACTIVATIONS`.
+      activation: elu, gelu, relu, silu or tanh.
       shared: one encoder for actor and critic, or one each.
       memory: width of a recurrent memory (GRU) behind the encoder; 0 for none.
 
