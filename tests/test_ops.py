@@ -8,6 +8,7 @@ import pytest
 
 from jaxagent.ops import minibatch, running_stats
 from jaxagent.ops.distributions import Categorical, DiagGaussian, MultiCategorical, from_action_space, mask_logits, num_params
+from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
 from jaxagent.ops.optimizer import adam_init, adam_step, anneal
 from jaxagent.ops.policy_losses import clipped_surrogate, is_clipped, kl_estimate
@@ -346,3 +347,29 @@ class TestOptimizer:
         values = [float(anneal(4.0, 2.0, jnp.int32(u), 4.0)) for u in (0, 1, 2, 3, 4, 5)]
         assert values == [4.0, 3.5, 3.0, 2.5, 2.0, 2.0]
         assert anneal(4.0, None, jnp.int32(3), None) == 4.0
+
+
+# lanes ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_lanes_one_by_one_equal_lanes_side_by_side() -> None:
+    def function(tree, x, key):
+        return {"sum": tree["a"] * x.sum() + tree["b"], "noise": x + jax.random.normal(key, x.shape)}
+
+    tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.float32(2.0)}
+    x, keys = jnp.arange(4.0), jax.random.split(jax.random.key(0), 3)
+    axes = ({"a": 1, "b": None}, None, 0)
+    outer = ({"a": 0, "b": None}, None, None)
+
+    def lanes(f):  # two nested axes, over which different arguments differ
+        inner_axes = ({"a": 0, "b": None}, None, 0)
+        return jax.jit(jax.vmap(jax.vmap(f, in_axes=inner_axes), in_axes=outer))(tree, x, keys)
+
+    one_axis = [jax.vmap(f, in_axes=axes)(tree, x, keys) for f in (function, one_by_one_on_cpu(function))]
+    for expected, found in (one_axis, (lanes(function), lanes(one_by_one_on_cpu(function)))):
+        jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-6), found, expected)
+
+
+def test_lanes_one_by_one_are_a_loop_on_cpus() -> None:
+    laned = jax.vmap(one_by_one_on_cpu(jnp.sin))
+    assert "while" in jax.jit(laned).lower(jnp.zeros(4)).as_text()

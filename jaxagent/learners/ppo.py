@@ -15,6 +15,7 @@ from flax import struct
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch, running_stats
 from jaxagent.ops.distributions import Distribution, from_action_space
+from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
 from jaxagent.ops.optimizer import adam_init, adam_step, anneal
 from jaxagent.ops.policy_losses import clipped_surrogate, is_clipped, kl_estimate
@@ -245,7 +246,7 @@ class PPO:
         if self.normalize_advantage == "batch":
             advantage = standardize(advantage, weights)
         sequences = self._sequences(state, batch, advantage, target)
-        params, optimizer, metrics = self._optimize(state, sequences, key)
+        params, optimizer, metrics = one_by_one_on_cpu(PPO._optimize)(self, state, sequences, key)
         metrics["explained_variance"] = 1.0 - weighted_variance(target - value, weights) / (
             weighted_variance(target, weights) + 1e-8
         )
