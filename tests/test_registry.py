@@ -41,6 +41,11 @@ def test_params_are_set_and_cast() -> None:
         ("Collector-v0", {"obs": "rbg"}, "obs: expected one of"),
         ("Collector-v0", {"params": {"max_step": 1}}, "params.max_step: unknown field; did you mean 'max_steps'?"),
         ("Collector-v0", {"params": {"max_steps": 1.5}}, "params.max_steps: expected an integer, got 1.5"),
+        (
+            "Collector-v0",
+            {"params": {"max_steps": 21}},
+            "params.max_steps: expected at most 20, the bound",
+        ),
         ("Collector-v0", {"params": {"max_steps": 2**31}}, "params.max_steps: expected a number that fits int32"),
         ("Collector-v0", {"params": {"goal_reward": float("nan")}}, "params.goal_reward: expected a finite number, got nan"),
         ("Collector-v0", {"params": {"goal_reward": [1.0]}}, "params.goal_reward: expected a finite number, got"),

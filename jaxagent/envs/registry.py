@@ -95,7 +95,9 @@ def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) 
         build = ENVS[name].make
         _check_known("option", options, option_defaults(name))
     env, defaults = build(name, **options)
-    return env, override(defaults, params or {})
+    chosen = override(defaults, params or {})
+    _check_max_steps(env, chosen)
+    return env, chosen
 
 
 def check_name(name: str) -> None:
@@ -129,6 +131,13 @@ def override(params: PyTree, values: Mapping[str, Any]) -> PyTree:
     """
     _check_known("field", values, [field.name for field in dataclasses.fields(params)], path="params.")
     return dataclasses.replace(params, **{name: _cast(name, value, getattr(params, name)) for name, value in values.items()})
+
+
+def _check_max_steps(env: Environment, params: PyTree) -> None:
+    """Raises ValueError for a step limit beyond the static bound, which would silently hold instead."""
+    given = getattr(params, "max_steps", None)
+    if given is not None and np.any(np.asarray(given) > env.spec.max_steps):
+        raise ValueError(f"params.max_steps: expected at most {env.spec.max_steps}, the bound of this environment, got {given}")
 
 
 _KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters
