@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from jaxagent.evaluation import evaluate as evaluate
     from jaxagent.evaluation import summarise as summarise
     from jaxagent.learners import LEARNERS as LEARNERS
+    from jaxagent.learners.bc import BC as BC
     from jaxagent.learners.ppo import PPO as PPO
     from jaxagent.networks.actor_critic import actor_critic as actor_critic
+    from jaxagent.planners.expert import expert as expert
     from jaxagent.rollout import unroll as unroll
     from jaxagent.train import RunState as RunState
     from jaxagent.train import Trainer as Trainer
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ORIGINS = {
+    "BC": "learners.bc",
     "Batch": "types",
     "EnvSpec": "types",
     "Environment": "envs.base",
@@ -46,6 +49,7 @@ _ORIGINS = {
     "VectorEnv": "envs.vector",
     "actor_critic": "networks.actor_critic",
     "evaluate": "evaluation",
+    "expert": "planners.expert",
     "load": "trained",
     "make": "envs.registry",
     "summarise": "evaluation",

@@ -121,7 +121,8 @@ def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, str
 
 
 def _check_flags(arguments: Sequence[str], command: type) -> None:
-    known = ["--help", *(f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(command) if f.name != "overrides")]
+    names = [f.name.rstrip("_") for f in dataclasses.fields(command) if f.name != "overrides"]  # `in_` is --in
+    known = ["--help", *(f"--{name.replace('_', '-')}" for name in names)]
     for argument in arguments:
         name = argument.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name not in known:
@@ -166,5 +167,5 @@ def _tyro(arguments: Sequence[str]) -> Any:
 def _unboxed(complaint: str) -> str:
     """The text of a box that tyro draws, in at most three lines."""
     lines = [line.strip("╭╮╰╯│─ ") for line in complaint.splitlines()]
-    lines = [line for line in lines if line and "helptext" not in line and "--help" not in line]
+    lines = [line for line in lines if line.strip("-") and "helptext" not in line and "--help" not in line]
     return "\n".join(lines[:3])

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, Suppress, subcommand
+from tyro.conf import Positional, Suppress, arg, subcommand
 
 from jaxagent.errors import JaxagentError, UsageError
 
@@ -95,6 +95,7 @@ class Eval:
       episodes: Episodes to play.
       seed: Decides which levels are played.
       seed_index: Which of the run's seeds to evaluate.
+      in_: Whose environment to play in: ours, or Farama's of the same id, which needs jaxagent[farama].
       json: Print one JSON object.
     """
 
@@ -102,6 +103,7 @@ class Eval:
     episodes: int = 512
     seed: int = 0
     seed_index: int = 0
+    in_: Annotated[Literal["jaxagent", "farama"], arg(name="in")] = "jaxagent"
     json: bool = False
 
     def run(self) -> None:
@@ -111,7 +113,11 @@ class Eval:
 
         _at_least_one(episodes=self.episodes)
         _check_seed(self.seed)
-        env, params, policy, agent = trained.load(self.directory, seed_index=self.seed_index)
+        loaded = trained.load(self.directory, seed_index=self.seed_index)
+        if self.in_ == "farama":
+            _show(_evaluated_in_farama(loaded, self.episodes, self.seed), as_json=self.json)
+            return
+        env, params, policy, agent = loaded
 
         def play(agent: Any, params: Any, key: jax.Array) -> evaluation.EpisodeResults:
             return evaluation.evaluate(env, params, policy, agent, key, num_episodes=self.episodes)
@@ -386,6 +392,21 @@ def _loaded(path: Path) -> "Loaded":
     return trained.load(path)
 
 
+def _evaluated_in_farama(loaded: "Loaded", num_episodes: int, seed: int) -> dict[str, Any]:
+    from jaxagent import evaluation
+    from jaxagent.interop.to_farama import counterpart
+
+    env: Any = loaded.env  # a level that Farama has, or else this is where it is refused
+    try:
+        counterpart(env)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"--in farama: {error}") from error
+    results = evaluation.evaluate_in_farama(
+        env, loaded.params, loaded.policy, loaded.agent, num_episodes=num_episodes, seed=seed
+    )
+    return evaluation.summarise(results) | {"in": "farama"}
+
+
 def _random_agent(name: str) -> "Loaded":
     """An environment, and a policy that acts at random in it."""
     from jaxagent import bench
@@ -433,7 +454,7 @@ def _lines(result: Mapping[str, Any]) -> str:
             continue
         interval = result.get(f"{name}_ci95")
         spread = "" if interval is None else f"  (95%: {interval[0]:.4g} to {interval[1]:.4g})"
-        lines.append(f"{name:14} {value:.6g}{spread}")
+        lines.append(f"{name:14} {value if isinstance(value, str) else f'{value:.6g}'}{spread}")
     return "\n".join(lines)
 
 

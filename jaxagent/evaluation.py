@@ -1,5 +1,6 @@
 """Evaluation: exactly one episode an environment, so short episodes do not count more than long ones."""
 
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +9,12 @@ import numpy as np
 
 from jaxagent import rollout
 from jaxagent.envs.base import Environment
+from jaxagent.envs.grid import GridEnv, GridParams
 from jaxagent.envs.vector import VectorEnv
+from jaxagent.interop.farama_episodes import Episodes
 from jaxagent.metrics import mean_interval, proportion_interval
 from jaxagent.rollout import RolloutState
-from jaxagent.types import Agent, Policy, PyTree
+from jaxagent.types import Agent, Carry, Policy, PolicyInput, PyTree
 
 
 class EpisodeResults(NamedTuple):
@@ -50,6 +53,37 @@ def evaluate(
 
 
 _OUTCOMES = ("success", "performance")
+
+
+def evaluate_in_farama(
+    env: GridEnv, params: GridParams, policy: Policy, agent: Agent, *, num_episodes: int, seed: int
+) -> EpisodeResults:
+    """Plays in Farama's own environments of the same id, on levels that Farama draws, one episode each, to the end.
+
+    Raises:
+      ImportError: `minigrid` is not installed.
+      ValueError: an environment that Farama does not have.
+    """
+    episodes = Episodes(env, params, num_episodes=num_episodes, seed=seed)
+    act_key = jax.random.key(seed)
+
+    @jax.jit
+    def act(agent: Agent, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, jax.Array]:
+        carry, action, _ = policy.act(agent, carry, inputs, key)
+        return carry, action
+
+    carry, action = policy.init(num_episodes), jnp.zeros(num_episodes, jnp.int32)
+    reward, success = np.zeros(num_episodes, np.float32), np.zeros(num_episodes, bool)
+    total, length = np.zeros_like(reward), np.zeros(num_episodes, np.int32)
+    for step in itertools.takewhile(lambda _: not episodes.ended.all(), itertools.count()):
+        is_first = jnp.full(num_episodes, step == 0)
+        inputs = PolicyInput(episodes.observation(), action, jnp.asarray(reward), is_first)
+        carry, action = act(agent, carry, inputs, jax.random.fold_in(act_key, step))
+        length += ~episodes.ended
+        reward, succeeds = episodes.step(np.asarray(action))
+        total, success = total + reward, success | succeeds
+    outcome = jnp.asarray(success) if env.level.can_succeed else None
+    return EpisodeResults(jnp.asarray(total), jnp.asarray(length), outcome, None)
 
 
 def summarise(results: EpisodeResults) -> dict[str, Any]:

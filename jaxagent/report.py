@@ -56,21 +56,22 @@ def _evaluated(row: dict[str, Any], name: str) -> bool:
 
 
 def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -> Path | None:
-    """Plays one episode and saves it as a GIF, or its first moment as a PNG where `path` ends so.
+    """Plays one episode and saves it as a GIF, or its first moment as a PNG where `path` ends so, above the mission's text.
 
     Returns the path, or None where the environment cannot be drawn.
     """
     if not can_draw(loaded.env):
         return None
-    frames = list(play(loaded.env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed)))
+    frames = play(loaded.env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed))
     if path.suffix == ".png":
+        state = next(frames).env_state
         with disk_errors(path, 0):
-            render.save_png(path, draw(loaded.env, frames[0].env_state))
+            render.save_png(path, draw(loaded.env, state), caption=loaded.env.mission(state) or None)
         return path
-    pictures = [draw(loaded.env, frame.env_state) for frame in frames]
-    captions = [
-        f"{loaded.env.mission(frame.env_state)}\nstep {i}, return {frame.total_reward:.2f}" for i, frame in enumerate(frames)
-    ]
+    pictures, captions = [], []
+    for i, (state, total_reward) in enumerate(frames):
+        pictures.append(draw(loaded.env, state))
+        captions.append(f"{loaded.env.mission(state)}\nstep {i}, return {total_reward:.2f}".lstrip())
     with disk_errors(path, 0):
         render.save_gif(path, pictures, fps=fps, captions=captions)
     return path

@@ -9,7 +9,7 @@ from flax import struct
 from jaxagent.envs.base import Environment
 from jaxagent.envs.vector import LevelSource, ResetMode, VectorEnv
 from jaxagent.finite import all_finite
-from jaxagent.sources import OnPolicy, Source
+from jaxagent.sources import Demonstrations, OnPolicy, Source
 from jaxagent.types import Metrics, PyTree
 
 
@@ -35,7 +35,7 @@ class Trainer:
       num_envs: parallel environments, B.
       num_steps: steps a rollout in each, T.
       reset_mode, levels, pool_size: see `VectorEnv`.
-      source: where batches come from; on-policy rollouts unless given.
+      source: where batches come from; unless given, rollouts of the learner's `teacher` if it has one, else its own.
     """
 
     # static
@@ -60,6 +60,7 @@ class Trainer:
         if not isinstance(self.num_steps, int) or self.num_steps < 1:
             raise ValueError(f"num_steps: expected a positive integer, got {self.num_steps}")
         self._vector_env.validate()
+        _ = self._source  # which can be impossible for this environment
         self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs)
 
     @property
@@ -130,7 +131,11 @@ class Trainer:
 
     @property
     def _source(self) -> Source:
-        return self.source or OnPolicy(self._vector_env, self.num_steps)
+        if self.source is not None:
+            return self.source
+        if hasattr(self.learner, "teacher"):
+            return Demonstrations(self._vector_env, self.num_steps, self.learner.teacher(self.env))
+        return OnPolicy(self._vector_env, self.num_steps)
 
 
 def strong(tree: PyTree) -> PyTree:

@@ -84,7 +84,8 @@ def test_help_describes_every_option(words: str, command: type, capsys: pytest.C
     for field in dataclasses.fields(command):
         if field.name != "overrides":
             assert texts[field.name] in shown
-            assert field.default is dataclasses.MISSING or f"--{field.name.replace('_', '-')} " in shown
+            flag = f"--{field.name.rstrip('_').replace('_', '-')} "
+            assert field.default is dataclasses.MISSING or flag in shown
 
 
 @pytest.mark.fast
@@ -333,6 +334,7 @@ def test_what_cannot_be_is_refused_before_anything_happens(
     wrong = {
         ("resume", str(run), "--updates", "1"): "--updates: expected at least the",
         ("eval", str(run), "--seed", "-1"): "--seed: expected 0 to",
+        ("eval", str(run), "--in", "farama"): "--in farama: env: expected a level of MiniGrid or BabyAI that Farama registers",
         ("render", "Collector-v0", "--seed", "99999999999999999999"): "--seed: expected 0 to",
         ("render", "Collector-v0", "--out", str(tmp_path / "nowhere" / "a.png")): "is no directory",
         ("bench", "env", "CartPole-v1", "--obs", "symbolic"): "obs: CartPole-v1 has no such option",

@@ -1,5 +1,8 @@
 """What every registered environment promises (see `jaxagent.envs.base`)."""
 
+import datetime
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +13,28 @@ from jaxagent.types import Box, DictSpace, Discrete, MultiDiscrete, Space
 
 NUM_ENVS = 6
 NUM_STEPS = 12
-NAMES = [*registry.names(), "CartPole-v1", "Pendulum-v1", "Breakout-MinAtar"]
+NUM_ROTATING = 3
+LEVELS = [name for name in registry.names() if name.startswith(("MiniGrid-", "BabyAI-"))]
+
+
+def _rule(name: str) -> tuple:
+    """What decides which code a level runs; levels of one rule differ in sizes and numbers."""
+    level = registry.make(name)[0].level
+    return level.verbs, level.compound, level.num_actions, level.pickup_toggles, level.starts_holding, level.rejects
+
+
+def _sample_of_levels() -> list[str]:
+    """The smallest level of each rule, and a few of the others, which change from day to day."""
+    sample: dict[tuple, str] = {}
+    for name in sorted(LEVELS, key=lambda name: math.prod(registry.make(name)[0].level.size)):
+        sample.setdefault(_rule(name), name)
+    others = sorted(set(LEVELS) - set(sample.values()))
+    day, apart = datetime.date.today().toordinal(), len(others) // NUM_ROTATING
+    return [*sample.values(), *(others[(day + i * apart) % len(others)] for i in range(NUM_ROTATING))]
+
+
+OTHERS = [name for name in registry.names() if name not in LEVELS]
+NAMES = [*OTHERS, *_sample_of_levels(), "CartPole-v1", "Pendulum-v1", "Breakout-MinAtar"]
 
 
 def _random_action(space: Space, key: jax.Array) -> jax.Array:

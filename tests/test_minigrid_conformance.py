@@ -1,7 +1,6 @@
 """Observation for observation, our MiniGrid is Farama's: its environments are injected into ours and both step in lockstep."""
 
 import copy
-import functools
 from collections import deque
 from types import SimpleNamespace
 
@@ -13,6 +12,8 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
+import lockstep  # noqa: E402
+from lockstep import DONE, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, adversarial_stream, random_stream, script  # noqa: E402
 from minigrid import wrappers  # noqa: E402
 from minigrid.core import grid as farama_grid  # noqa: E402
 from minigrid.core import world_object as objects  # noqa: E402
@@ -20,74 +21,53 @@ from minigrid.core.constants import COLOR_NAMES, DIR_TO_VEC  # noqa: E402
 from minigrid.core.mission import MissionSpace  # noqa: E402
 from minigrid.minigrid_env import MiniGridEnv  # noqa: E402
 
-from jaxagent.envs import grid, minigrid, symbols, view  # noqa: E402
+from jaxagent.envs import minigrid, symbols, view  # noqa: E402
 from jaxagent.interop.farama import from_farama  # noqa: E402
 
 STEPS = 60
-NAMES = sorted(minigrid.ENVS)
-LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
-ADVERSARIAL = [0.1, 0.1, 0.25, 0.2, 0.15, 0.15, 0.05]  # handles whatever it meets
-
-
-# lockstep ---------------------------------------------------------------------------------------------------------------------
-
-
-def trace_farama(source, actions):
-    """What `source` shows and says: arrays `[T, ...]`."""
-    steps = []
-    for action in actions:
-        seen, reward, terminated, truncated, _ = source.step(int(action))
-        steps.append((seen["image"], seen["direction"], np.float32(reward), terminated, truncated))
-    return [np.array(column) for column in zip(*steps, strict=True)]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def trace_ours(env, params, state, actions):
-    def step(state, action):
-        seen, state, reward, terminated, truncated, _ = env.step(jax.random.key(0), state, action, params)
-        return state, (seen["image"], seen["direction"], reward, terminated, truncated)
-
-    return jax.lax.scan(step, state, actions)[1]
-
-
-def anonymous(env):
-    """The same world without what only `reset` and texts need, so that levels of one size share a compiled program."""
-    level = grid.Level(minigrid.empty, env.level.size, 10**6, ("",), env.level.see_through_walls)
-    return grid.GridEnv("anonymous", level, env.obs)
-
-
-def assert_lockstep(source, actions):
-    """Steps `source` and its conversion through `actions`, padded to a multiple of STEPS."""
-    actions = np.append(actions, [DONE] * (-len(actions) % STEPS)).astype(np.int32)
-    env, params, state = from_farama(source)
-    first, shown = env.observe(state), source.gen_obs()
-    np.testing.assert_array_equal(first["image"], shown["image"])
-    assert (first["direction"], env.mission(state)) == (shown["direction"], shown["mission"])
-
-    theirs, ours = trace_farama(source, actions), trace_ours(anonymous(env), params, state, jnp.asarray(actions))
-    for name, their, our in zip(("image", "direction", "reward", "terminated", "truncated"), theirs, ours, strict=True):
-        np.testing.assert_allclose(our, their, rtol=0, atol=1e-6 if name == "reward" else 0, err_msg=name)
-    return theirs
 
 
 def made(name, seed, **options):
-    source = gymnasium.make(name, **options).unwrapped
+    source = lockstep.made(name, **options)
     source.reset(seed=seed)
     return source
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_registered_levels(name):
-    rng = np.random.default_rng(sum(map(ord, name)))
-    for seed in range(3):
-        assert_lockstep(made(name, seed), rng.integers(0, 7, STEPS))
-        # so that the limit is reached, and passed, under way
-        assert_lockstep(made(name, seed, max_steps=40), rng.choice(7, STEPS, p=ADVERSARIAL))
-    _, _, rewards, terminated, _ = assert_lockstep(made(name, 3), script(made(name, 3)))
-    assert rewards.max() > 0 and terminated.any(), "the script reaches the goal"
+# registered levels ------------------------------------------------------------------------------------------------------------
 
 
-def script(source):
+@pytest.mark.parametrize(("name", "seed"), lockstep.rotating(minigrid.ENVS, 6))
+def test_a_sample_of_levels(name, seed):
+    for stream in (random_stream, adversarial_stream):
+        source = lockstep.made(name)
+        assert not lockstep.first_mismatches(source, lockstep.reset(source, seed))
+        lockstep.run(source, stream(source, np.random.default_rng(seed)), STEPS)
+
+
+# a level of each rule, and what ends it well ----------------------------------------------------------------------------------
+
+GOALS = [
+    "MiniGrid-DoorKey-5x5-v0",
+    "MiniGrid-Empty-Random-6x6-v0",
+    "MiniGrid-FourRooms-v0",
+    "MiniGrid-LavaGapS5-v0",
+    "MiniGrid-SimpleCrossingS9N1-v0",
+]
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_goals_are_reached(name):
+    way = to_goal(made(name, 3))
+    steps = lockstep.run(made(name, 3), script(way), STEPS).steps
+    assert steps.terminated[-1] and steps.reward[-1] > 0
+    # so that the limit is reached on the very last step, or missed
+    exact = lockstep.run(made(name, 3, max_steps=len(way)), script(way), STEPS).steps
+    assert exact.terminated[-1] and exact.truncated[-1] and exact.reward[-1] == pytest.approx(0.1)
+    short = lockstep.run(made(name, 3, max_steps=len(way) - 1), script(way), STEPS).steps
+    assert short.truncated[-1] and not short.terminated[-1]
+
+
+def to_goal(source):
     """Actions that bring `source`, which they use up, to its goal."""
     actions = []
     if any(cell is not None and cell.type == "key" for cell in source.grid.grid):
@@ -102,7 +82,7 @@ def run(source, actions):
     return actions
 
 
-def approach(source, kind):
+def approach(source, kind, colour=None):
     """Shortest way (breadth-first) to face an object of that kind, walked by `source`."""
     start = (*map(int, source.agent_pos), source.agent_dir)
     queue, ways = deque([start]), {start: []}
@@ -110,7 +90,7 @@ def approach(source, kind):
         x, y, direction = node = queue.popleft()
         ahead = (x + int(DIR_TO_VEC[direction][0]), y + int(DIR_TO_VEC[direction][1]))
         cell = source.grid.get(*ahead)
-        if cell is not None and cell.type == kind:
+        if cell is not None and cell.type == kind and colour in (None, cell.color):
             return run(source, ways[node])
         moves = {LEFT: (x, y, (direction - 1) % 4), RIGHT: (x, y, (direction + 1) % 4)}
         if cell is None or (cell.type == "door" and cell.is_open):
@@ -122,6 +102,114 @@ def approach(source, kind):
     raise AssertionError(f"no way to a {kind}")
 
 
+def ends(name, act, *, seed=0):
+    """Whether the actions that `act` finds, and plays on a copy, end an episode of `name` with success; in lockstep."""
+    actions = act(made(name, seed))
+    steps = lockstep.run(made(name, seed), script(actions), STEPS).steps
+    assert steps.terminated.tolist() == [False] * (len(actions) - 1) + [True]
+    return bool(steps.reward[-1] > 0)
+
+
+def fetch(right):
+    def act(source):
+        for thing in list(source.grid.grid):
+            kind = thing and (thing.type, thing.color)
+            if thing and thing.can_pickup() and (kind == (source.targetType, source.targetColor)) == right:
+                return approach(source, *kind) + [PICKUP]
+        raise AssertionError
+
+    return act
+
+
+def stop_at_object(last, kind=None):
+    return lambda source: approach(source, kind or source.targetType, source.target_color) + [last]
+
+
+def put_near(source, beside=True):
+    actions = approach(source, source.move_type, source.moveColor) + run(source, [PICKUP])
+    if not beside:
+        return actions + [DROP]
+    # stand a step short of the target, turn aside: the cell in front is then diagonal to it
+    return actions + approach(source, source.target_type, source.target_color) + [LEFT, DROP]
+
+
+def red_then_blue(*colours):
+    def act(source):
+        actions = []
+        for colour in colours:
+            actions += approach(source, "door", colour) + run(source, [TOGGLE])
+        return actions
+
+    return act
+
+
+def unlock(source):
+    return approach(source, "key") + run(source, [PICKUP]) + approach(source, "door") + [TOGGLE]
+
+
+def unlock_pickup(source):
+    actions = unlock(source)
+    run(source, [TOGGLE])
+    # the key goes where the agent came from
+    actions += run(source, [LEFT, LEFT, DROP, LEFT, LEFT])
+    return actions + approach(source, "box") + [PICKUP]
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "success"),
+    [
+        ("MiniGrid-Fetch-8x8-N3-v0", fetch(True), True),
+        ("MiniGrid-Fetch-8x8-N3-v0", fetch(False), False),
+        ("MiniGrid-GoToDoor-6x6-v0", stop_at_object(DONE, "door"), True),
+        ("MiniGrid-GoToDoor-6x6-v0", stop_at_object(TOGGLE, "door"), False),
+        ("MiniGrid-GoToDoor-6x6-v0", lambda source: [DONE], False),
+        ("MiniGrid-GoToObject-8x8-N2-v0", stop_at_object(DONE), True),
+        ("MiniGrid-GoToObject-8x8-N2-v0", lambda source: [*stop_at_object(DONE)(source)[:-1], RIGHT, DONE], True),
+        ("MiniGrid-PutNear-8x8-N3-v0", put_near, True),
+        ("MiniGrid-PutNear-8x8-N3-v0", lambda source: put_near(source, beside=False), False),
+        ("MiniGrid-RedBlueDoors-6x6-v0", red_then_blue("red", "blue"), True),
+        ("MiniGrid-RedBlueDoors-6x6-v0", red_then_blue("blue"), False),
+        ("MiniGrid-Unlock-v0", unlock, True),
+        ("MiniGrid-UnlockPickup-v0", unlock_pickup, True),
+    ],
+)
+def test_rules_of_their_own(name, act, success):
+    assert ends(name, act) == success
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_ends_at_both_branches(seed):
+    source = made("MiniGrid-MemoryS7-v0", seed)
+    for place, success in ((source.success_pos, True), (source.failure_pos, False)):
+        source = made("MiniGrid-MemoryS7-v0", seed)
+        source.agent_pos, source.agent_dir = (place[0], source.height // 2), 3 if place[1] < source.height // 2 else 1
+        steps = lockstep.run(source, script([PICKUP, TOGGLE, FORWARD]), STEPS).steps
+        assert steps.terminated.tolist() == [False, False, True] and (steps.reward[-1] > 0) == success
+
+
+# obstacles --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", [objects.Wall(), objects.Ball(), None])
+def test_walking_into_an_obstacle_costs(cell):
+    source = made("MiniGrid-Dynamic-Obstacles-6x6-v0", 0)
+    x, y = source.front_pos
+    source.grid.set(x, y, cell)
+    steps = lockstep.run(source, script([FORWARD]), STEPS).steps
+    assert (steps.reward[0], bool(steps.terminated[0])) == ((0, False) if cell is None else (-1, True))
+
+
+def test_an_action_that_there_is_not_turns_left():
+    source = made("MiniGrid-Dynamic-Obstacles-6x6-v0", 1)
+    steps = lockstep.run(source, script([PICKUP, TOGGLE, DONE]), STEPS).steps
+    assert steps.direction.tolist() == [3, 2, 1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_obstacles_move_alike(seed):
+    assert lockstep.obstacle_moves(made("MiniGrid-Dynamic-Obstacles-6x6-v0", seed), 1500) > 1e-4
+
+
 # hand-made worlds -------------------------------------------------------------------------------------------------------------
 
 
@@ -129,7 +217,7 @@ class Crowded(MiniGridEnv):
     """Every kind of object, in random places; always the same three boxes: empty, with a key, with a box with a ball."""
 
     def __init__(self, see_through_walls=False):
-        mission_space = MissionSpace(mission_func=lambda: "look around")
+        mission_space = MissionSpace(mission_func=lambda: "reach the goal")
         super().__init__(mission_space, width=9, height=7, max_steps=100, see_through_walls=see_through_walls)
 
     def _gen_grid(self, width, height):
@@ -146,7 +234,7 @@ class Crowded(MiniGridEnv):
         for thing in (*boxes, *doors, *others, objects.Door("blue", is_locked=True), objects.Wall("purple"), objects.Lava()):
             self.place_obj(thing)
         self.place_agent()
-        self.mission = "look around"
+        self.mission = "reach the goal"
 
 
 def crowded(seed, **options):
@@ -157,9 +245,9 @@ def crowded(seed, **options):
 
 @pytest.mark.parametrize("see_through_walls", [False, True])
 def test_crowded_worlds(see_through_walls):
-    rng = np.random.default_rng(5)
-    for seed in range(20):
-        assert_lockstep(crowded(seed, see_through_walls=see_through_walls), rng.choice(7, 2 * STEPS, p=ADVERSARIAL))
+    for seed in range(12):
+        source = crowded(seed, see_through_walls=see_through_walls)
+        lockstep.run(source, adversarial_stream(source, np.random.default_rng(seed)), 2 * STEPS, past_end=True)
 
 
 def corridor(*things):
@@ -177,7 +265,7 @@ def test_boxes_keep_their_contents_when_carried():
     nested = objects.Box("red", objects.Box("blue", objects.Key("green")))
     source = corridor(nested)
     # carried to the cell below, opened twice, and the key taken out
-    assert_lockstep(source, [PICKUP, RIGHT, DROP, TOGGLE, TOGGLE, PICKUP, TOGGLE, LEFT, DROP])
+    lockstep.run(source, script([PICKUP, RIGHT, DROP, TOGGLE, TOGGLE, PICKUP, TOGGLE, LEFT, DROP]), STEPS, past_end=True)
     assert source.grid.get(2, 1).type == "key"
 
 
@@ -186,7 +274,7 @@ def test_injection_under_way():
     run(source, [PICKUP, FORWARD])
     env, _, state = from_farama(source)
     assert state.step_count == 2 and symbols.kind_of(int(state.carrying)) == symbols.BOX
-    assert_lockstep(source, [DROP, TOGGLE, PICKUP])
+    lockstep.run(source, script([DROP, TOGGLE, PICKUP]), STEPS, past_end=True)
     assert source.carrying.type == "ball"
 
 
@@ -194,7 +282,7 @@ def test_injection_under_way():
 def test_locked_doors_need_their_key(carried):
     source = corridor(objects.Door("red", is_locked=True))
     source.carrying = carried and objects.Key(carried)
-    assert_lockstep(source, [TOGGLE, TOGGLE, TOGGLE, FORWARD, DROP])
+    lockstep.run(source, script([TOGGLE, TOGGLE, TOGGLE, FORWARD, DROP]), STEPS, past_end=True)
     assert tuple(source.agent_pos) == ((2, 1) if carried == "red" else (1, 1))
 
 
@@ -212,7 +300,7 @@ def test_observations_equal_the_wrappers(obs):
     states, shown = [], []
     for seed in range(12):
         source = crowded(seed)
-        for action in np.random.default_rng(seed).choice(7, seed, p=ADVERSARIAL):
+        for action in np.random.default_rng(seed).choice(7, seed, p=[0.1, 0.1, 0.25, 0.2, 0.15, 0.15, 0.05]):
             source.step(int(action))
         env, _, state = from_farama(source, obs)
         states.append(state.replace(objects=None))  # how many boxes are left differs, and is not observed
@@ -271,72 +359,49 @@ def test_random_views():
     np.testing.assert_array_equal(ours, np.array(masks))
 
 
-# generators -------------------------------------------------------------------------------------------------------------------
-
-RESETS = 300
-# one level of each generator and kind of size; the others are rows of the same table
-GENERATED = [
-    "MiniGrid-Empty-Random-5x5-v0",
-    "MiniGrid-FourRooms-v0",
-    "MiniGrid-DoorKey-6x6-v0",
-    "MiniGrid-LavaGapS6-v0",
-    "MiniGrid-LavaCrossingS9N2-v0",
-    "MiniGrid-SimpleCrossingS11N5-v0",
-]
-
-
-@pytest.mark.parametrize("name", GENERATED)
-def test_levels_have_the_same_distribution(name):
-    source = gymnasium.make(name).unwrapped
-    source.reset(seed=0)
-    theirs = []
-    for _ in range(RESETS):
-        source._gen_grid(source.width, source.height)
-        theirs.append(features(source.grid.encode()[..., 0], np.array(source.agent_pos), source.agent_dir))
-    env, params = minigrid.make(name)
-    _, states = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(jax.random.key(0), RESETS), params)
-    kinds, _, _ = view.decode(jax.vmap(env.cells)(states))
-    ours = [features(*level) for level in zip(*jax.device_get((kinds, *jax.vmap(env.agent)(states))), strict=True)]
-    ours, theirs = np.array(ours, float), np.array(theirs, float)
-    scale = np.sqrt((ours.var(0) + theirs.var(0)) / RESETS)
-    difference = np.abs(ours.mean(0) - theirs.mean(0))
-    assert np.all(difference[scale == 0] == 0), "what never varies is the same"
-    # about 1000 statistics: the largest of as many standard normals is about 3.3
-    assert np.max(difference[scale > 0] / scale[scale > 0], initial=0) < 4.5
-
-
-def features(kinds, xy, direction):
-    """Where each kind of cell and the agent are, how it is turned, and how they lie to each other."""
-    layers = [kinds == kind for kind in (symbols.EMPTY, symbols.LAVA, symbols.DOOR_OPEN, symbols.KEY, symbols.GOAL)]
-    agent = np.zeros(kinds.shape, bool)
-    agent[tuple(xy)] = True
-    centres = [np.argwhere(layer).mean(0) if layer.any() else np.zeros(2) for layer in layers]
-    offsets = np.concatenate([centre - xy for centre in centres])
-    moments = [offsets, np.outer(offsets, offsets).ravel()]
-    return np.concatenate([*(layer.ravel() for layer in (*layers, agent)), direction == np.arange(4), *moments])
-
-
 # refusals ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_unregistered_levels_of_the_same_rules_are_converted():
-    source = made("MiniGrid-MultiRoom-N2-S4-v0", 0)
-    assert_lockstep(source, np.random.default_rng(0).choice(7, STEPS, p=ADVERSARIAL))
+def test_registered_levels_keep_their_generator():
+    for name in ("MiniGrid-DoorKey-5x5-v0", "MiniGrid-Fetch-5x5-N2-v0"):
+        env, params, state = from_farama(made(name, 0), obs="packed")
+        ours, our_params = minigrid.make(name, obs="packed")
+        assert env == ours and params == our_params
+        generated = jax.eval_shape(ours.reset, jax.random.key(0), params)[1]
+        assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, generated)
+
+
+def test_levels_made_with_other_arguments_are_converted():
+    source = made("MiniGrid-Fetch-5x5-N2-v0", 0, size=7, numObjs=5)
+    lockstep.run(source, adversarial_stream(source, np.random.default_rng(0)), STEPS)
     env, params, _ = from_farama(source)
     with pytest.raises(ValueError, match="generates no levels"):
         env.reset(jax.random.key(0), params)
 
 
-def test_registered_levels_keep_their_generator():
-    env, params, _ = from_farama(made("MiniGrid-DoorKey-5x5-v0", 0), obs="packed")
-    ours, _ = minigrid.make("MiniGrid-DoorKey-5x5-v0", obs="packed")
-    assert env == ours and params.max_steps == 250
+class Hasty(MiniGridEnv):
+    def step(self, action):
+        return super().step(2)
 
 
-@pytest.mark.parametrize("name", ["MiniGrid-Fetch-5x5-N2-v0", "BabyAI-GoToObj-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"])
-def test_other_rules_are_refused(name):
-    with pytest.raises(ValueError, match="has its own `step`"):
-        from_farama(made(name, 0))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda source: setattr(source, "__class__", Hasty), "Hasty has its own `step`"),
+        (lambda source: setattr(source, "mission", "reach the gaol"), "unknown word 'gaol'"),
+        (lambda source: setattr(source, "mission", "open the door"), "expected one that asks to reach a goal"),
+        (lambda source: setattr(source, "agent_pos", None), "was never reset"),
+        (lambda source: setattr(source, "agent_pos", (0, 3)), "expected a cell inside the walls"),
+        (lambda source: source.grid.grid.pop(), "grid: expected 9 x 7 cells"),
+        (lambda source: setattr(source, "carrying", source.grid.get(2, 1)), "in two places"),
+        (lambda source: setattr(source, "carrying", objects.Wall()), "carrying: expected a key, ball or box, got a wall"),
+    ],
+)
+def test_states_that_no_level_has_are_refused(change, message):
+    source = corridor(objects.Ball("red"))
+    change(source)
+    with pytest.raises(ValueError, match=message):
+        from_farama(source)
 
 
 def test_other_views_are_refused():

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagent.envs.language import LEAVES_SPACE, TOKENS_SPACE
 from jaxagent.networks.actor_critic import actor_critic
 from jaxagent.networks.init import orthogonal
 from jaxagent.networks.layers import GRU, Conv, Dense, Embedding, banded_conv, matmul
+from jaxagent.networks.torsos import Torso, multi_hot
 from jaxagent.ops.distributions import from_action_space
 from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, MultiDiscrete
 
@@ -109,6 +111,45 @@ class TestLayers:
         np.testing.assert_array_equal(last, out[-1])
 
 
+class TestMissions:
+    def encode(self, space, x, **settings):
+        """Features before the dense layers, and the parameters."""
+        return Torso(space, (), (), "tanh", **settings).init_with_output(jax.random.key(0), x)
+
+    def missions(self, num=6):
+        sizes = jnp.array(LEAVES_SPACE.nvec)
+        return jax.random.randint(jax.random.key(1), (num, len(LEAVES_SPACE.nvec)), 0, sizes).astype(jnp.uint8)
+
+    def test_multi_hot_is_one_hot_vectors_side_by_side(self):
+        x = self.missions()
+        one_hot = [jax.nn.one_hot(x[:, i], size) for i, size in enumerate(LEAVES_SPACE.nvec)]
+        np.testing.assert_array_equal(multi_hot(LEAVES_SPACE.nvec, x), jnp.concatenate(one_hot, axis=-1))
+
+    def test_leaves_share_one_layer_and_keep_their_places(self):
+        x = self.missions()
+        features, params = self.encode(LEAVES_SPACE, x, record=5)
+        assert jax.tree.map(jnp.shape, params["params"]) == {"observation_record": {"kernel": (62, 5), "bias": (5,)}}
+        order, leaves = features[:, :3], features[:, 3:].reshape(6, 4, 5)
+        np.testing.assert_array_equal(order, jax.nn.one_hot(x[:, 32], 3))
+        swapped = x.at[:, :8].set(x[:, 16:24]).at[:, 16:24].set(x[:, :8])
+        again, _ = self.encode(LEAVES_SPACE, swapped, record=5)
+        np.testing.assert_allclose(again[:, 3:].reshape(6, 4, 5), leaves[:, jnp.array([2, 1, 0, 3])], rtol=1e-6)
+        assert np.abs(leaves[:, 0] - leaves[:, 2]).max() > 0.1
+
+    def test_tokens_share_one_table_and_keep_their_order(self):
+        x = jnp.zeros((1, 72), jnp.uint8).at[0, :3].set(jnp.array([4, 9, 4], jnp.uint8))
+        features, params = self.encode(TOKENS_SPACE, x, embedding=2)
+        table = params["params"]["observation_embedding"]["table"]
+        assert table.shape == (55, 2)
+        np.testing.assert_array_equal(features[0].reshape(72, 2), table[x[0]])
+
+    def test_only_whole_repetitions_are_records(self):
+        # no layer but those that count integers one by one: 3 + 40 > 32 is embedded in 8
+        features, params = self.encode(MultiDiscrete((3, 40)), jnp.ones((2, 2), jnp.int32))
+        assert features.shape == (2, 3 + 8)
+        assert params["params"].keys() == {"observation_1_embedding"}
+
+
 class TestActorCritic:
     @pytest.mark.parametrize("shared", [True, False])
     def test_a_sequence_equals_its_steps_and_clears_memory_at_first_steps(self, shared):
@@ -145,6 +186,8 @@ class TestActorCritic:
             Box(-1.0, 1.0, ()),
             Discrete(5),
             MultiDiscrete((3, 50)),
+            LEAVES_SPACE,
+            TOKENS_SPACE,
         ],
     )
     @pytest.mark.parametrize("torso", ["auto", "mlp"])

@@ -25,12 +25,18 @@ def test_seven_learning_rates(capsys):
     assert "(7, 2)" in capsys.readouterr().out
 
 
+def test_a_mixture_and_its_expert(capsys):
+    exec(BLOCKS[2], {})
+    mission, success_rate = capsys.readouterr().out.splitlines()
+    assert mission.startswith(("go to ", "put ")) and float(success_rate) == 1.0
+
+
 def test_a_trained_agent_elsewhere(tmp_path):
     config = tmp_path / "tiny.toml"
     train = "train = { num_updates = 1, num_envs = 4, num_steps = 8 }"
     config.write_text(f'env.name = "Collector-v0"\nlearner.name = "ppo"\n{train}\n')
     assert cli.main(["train", str(config), "--out", str(tmp_path / "NAME"), "--train.eval_episodes", "2"]) == 0
-    exec(BLOCKS[2].replace("runs/NAME", str(tmp_path / "NAME")), {})
+    exec(BLOCKS[3].replace("runs/NAME", str(tmp_path / "NAME")), {})
 
 
 @pytest.mark.fast

@@ -35,10 +35,13 @@ def test_params_are_set_and_cast() -> None:
     [
         ("Colector-v0", {}, "name: expected the name of an environment, got 'Colector-v0'; did you mean Collector-v0"),
         ("MiniGrid-DoorKey-8x8", {}, "did you mean MiniGrid-DoorKey-8x8-v0"),
+        ("BabyAI-GoToLocal", {}, "did you mean BabyAI-GoToLocal-v0"),
         ("CartPol-v1", {}, "did you mean CartPole-v1"),
         ("zzzz", {}, "`jaxagent envs` lists them"),
         ("Collector-v0", {"obz": "rgb"}, "obz: unknown option; did you mean 'obs'?"),
         ("Collector-v0", {"obs": "rbg"}, "obs: expected one of"),
+        ("MiniGrid-Fetch-5x5-N2-v0", {"mission": "text"}, "mission: expected one of leaves, tokens, got 'text'"),
+        ("MiniGrid-Fetch-5x5-N2-v0", {"done_action": True}, "done_action: unknown option"),
         ("Collector-v0", {"params": {"max_step": 1}}, "params.max_step: unknown field; did you mean 'max_steps'?"),
         ("Collector-v0", {"params": {"max_steps": 1.5}}, "params.max_steps: expected an integer, got 1.5"),
         (

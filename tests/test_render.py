@@ -3,14 +3,22 @@
 import itertools
 import subprocess
 import sys
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import lockstep
 import numpy as np
 import pytest
 
-from jaxagent import render
-from jaxagent.envs import symbols
+from jaxagent import render, report
+from jaxagent.envs import registry, symbols
 from jaxagent.envs.symbols import symbol
+from jaxagent.interop.farama import from_farama
+from jaxagent.trained import Loaded
+from jaxagent.types import Policy
 
+gymnasium = pytest.importorskip("gymnasium")
 farama = pytest.importorskip("minigrid.core.world_object")
 Grid = pytest.importorskip("minigrid.core.grid").Grid
 
@@ -90,6 +98,51 @@ def test_grid_equals_farama():
         np.testing.assert_array_equal(found, expected)
 
 
+def world(see_through_walls: bool) -> Any:
+    """A room of Farama's with the agent at (4, 5), looking up, ready to be furnished."""
+    source = gymnasium.make("MiniGrid-Empty-8x8-v0").unwrapped
+    source.reset(seed=0)
+    source.see_through_walls = see_through_walls
+    source.agent_pos, source.agent_dir = (4, 5), 3
+    return source
+
+
+def assert_pictures_equal_farama(source: Any) -> None:
+    """The whole world with what is seen shaded, and the view."""
+    env, _, state = from_farama(source, "rgb")
+    np.testing.assert_array_equal(report.draw(env, state, tile_size=8), source.get_frame(tile_size=8))
+    np.testing.assert_array_equal(env.observe(state)["image"], source.get_frame(tile_size=8, agent_pov=True))
+
+
+@pytest.mark.parametrize("colour", symbols.COLOUR_NAMES)
+def test_whatever_is_seen_carried_or_stood_on_equals_farama(colour: str) -> None:
+    carried = (farama.Key(colour), farama.Ball(colour), farama.Box(colour, farama.Key("red")), None)
+    stood_on = (farama.Door(colour, is_open=True), farama.Floor(colour), farama.Goal(), farama.Lava())
+    for i, (hands, ground) in enumerate(zip(carried, stood_on, strict=True)):
+        source = world(see_through_walls=i % 2 == 0)
+        row = (farama.Door(colour, is_open=True), farama.Floor(colour), farama.Door(colour), farama.Box(colour))
+        beyond = (farama.Ball(colour), farama.Key(colour), farama.Floor(colour), farama.Door(colour, is_locked=True))
+        for x, (near, far) in enumerate(zip(row, beyond, strict=True), start=2):
+            source.grid.set(x, 3, near)
+            source.grid.set(x, 2, far)
+        source.grid.set(4, 5, ground)
+        source.carrying, source.agent_dir = hands, (3 + i) % 4
+        assert_pictures_equal_farama(source)
+
+
+@pytest.mark.parametrize(
+    "name", ["BabyAI-BossLevel-v0", "MiniGrid-ObstructedMaze-Full-v1", "MiniGrid-LockedRoom-v0", "MiniGrid-Playground-v0"]
+)
+def test_levels_under_way_equal_farama(name: str) -> None:
+    source = gymnasium.make(name).unwrapped
+    lockstep.reset(source, 4)
+    act = lockstep.adversarial_stream(source, np.random.default_rng(0))
+    for _ in range(3):
+        assert_pictures_equal_farama(source)
+        for _ in range(25):
+            source.step(act())
+
+
 def small_grid() -> np.ndarray:
     """Two columns, four rows."""
     rows = (
@@ -123,6 +176,42 @@ def test_png_is_lossless_and_has_room_for_a_caption(tmp_path):
     captioned = np.asarray(Image.open(tmp_path / "captioned.png"))
     np.testing.assert_array_equal(captioned[:32], image)
     assert captioned.shape[0] > 32 and captioned[32:].max() > 200
+
+
+def test_long_missions_are_wrapped(tmp_path):
+    from PIL import Image
+
+    mission = (
+        "put the purple key on your left next to the yellow key in front of you and open the yellow door behind you, then "
+        "pick up the grey box on your right and put the blue ball behind you next to the green door in front of you"
+    )
+    blank = np.zeros((72, 288, 3), np.uint8)
+    heights = []
+    for caption in (mission[:20], mission):
+        render.save_png(tmp_path / "mission.png", blank, caption=caption)
+        strip = np.asarray(Image.open(tmp_path / "mission.png"))[72:]
+        assert strip.max() > 200 and strip[:, -4:].max() == 0  # nothing runs into the margin
+        heights.append(len(strip))
+    assert heights[1] > 3 * heights[0]
+
+
+def test_the_mission_stands_below_the_picture(tmp_path):
+    from PIL import Image
+
+    env, params = registry.make("MiniGrid-GoToObject-6x6-N2-v0", max_steps=3)
+    policy = Policy(init=lambda rows: (), act=lambda *given: ((), jnp.zeros(given[2].is_first.shape, jnp.int32), {}))
+    loaded = Loaded(env, params, policy, None)
+    first = next(report.play(*loaded, jax.random.key(0))).env_state
+    size = 6 * 32
+    report.save_episode(loaded, tmp_path / "a.png", seed=0)
+    shown = np.asarray(Image.open(tmp_path / "a.png"))
+    np.testing.assert_array_equal(shown[:size], report.draw(env, first))
+    render.save_png(tmp_path / "b.png", report.draw(env, first), caption=env.mission(first))
+    np.testing.assert_array_equal(shown, np.asarray(Image.open(tmp_path / "b.png")))
+    report.save_episode(loaded, tmp_path / "a.gif", seed=0)
+    with Image.open(tmp_path / "a.gif") as gif:
+        assert gif.n_frames == 4
+        assert gif.size[1] > len(shown)  # one more line counts the steps
 
 
 def test_gif_keeps_every_frame_and_its_time(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxagent import rollout
+from jaxagent.envs.base import redraw
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.ops.compact import over_rows, put_rows, take_rows
 from jaxagent.types import Box, Discrete, EnvSpec, Policy, PolicyInput
@@ -150,6 +151,34 @@ def test_the_pool_is_renewed_by_each_rollout():
     assert (pools[0] != pools[1]).mean() > 0.9
     drawn = set(np.asarray(state.vector.env_state.level).tolist())
     assert len(drawn) > NUM_ENVS // 3
+
+
+@dataclass(frozen=True)
+class Picky(Clock):
+    """A clock whose level must be a multiple of `rejects`. A state counts its draws by `time`."""
+
+    rejects: int = 5
+
+    def propose(self, key, attempt, params):
+        level = jax.random.randint(jax.random.fold_in(key, attempt), (), 0, 1000)
+        return Level(level, attempt.astype(jnp.int32)), level % self.rejects == 0
+
+    def observe(self, state):
+        return self._observe(state)
+
+
+@pytest.mark.parametrize("num_rows", [1, NUM_ENVS, 200])
+def test_only_rejected_levels_are_drawn_anew(num_rows):
+    env, keys = Picky(), jax.random.split(jax.random.key(0), num_rows)
+    rows = jax.jit(lambda keys: VectorEnv(env, num_rows)._generate(keys, LIMIT))(keys)
+    assert rows.observation is None
+    alone = jax.jit(jax.vmap(lambda key: redraw(env, key, LIMIT)))(keys)
+    jax.tree.map(np.testing.assert_array_equal, rows.env_state, alone)
+    level, attempt = rows.env_state
+    assert np.all(level % env.rejects == 0)
+    attempts = jnp.arange(int(attempt.max()) + 1, dtype=jnp.uint32)
+    accepted = jax.vmap(lambda key: jax.vmap(lambda attempt: env.propose(key, attempt, LIMIT)[1])(attempts))(keys)
+    np.testing.assert_array_equal(jnp.argmax(accepted, axis=1), attempt)  # the first that is accepted
 
 
 @pytest.mark.parametrize(

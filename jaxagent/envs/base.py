@@ -4,9 +4,11 @@ An environment is a frozen dataclass: hashable, static under `jax.jit`, free of 
 auto-reset; `jaxagent.envs.vector.VectorEnv` runs many and owns resetting.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from jaxagent.types import EnvSpec, PyTree
 
@@ -40,6 +42,36 @@ class Observable(Protocol):
     def observe(self, state: PyTree) -> PyTree:
         """The observation that `step` and `reset` gave with this state."""
         ...
+
+
+@runtime_checkable
+class Rejecting(Protocol):
+    """An environment that may draw a level and reject it, and whose observations follow from its state."""
+
+    @property
+    def rejects(self) -> bool:
+        """Whether that can happen."""
+        ...
+
+    def propose(self, key: jax.Array, attempt: jax.Array, params: PyTree) -> tuple[PyTree, jax.Array]:
+        """Draws a level, another one at each attempt (uint32). Returns its state, and whether it is accepted, bool."""
+        ...
+
+
+def redraw(env: Rejecting, key: jax.Array, params: PyTree) -> PyTree:
+    """The state of the first level that is accepted."""
+
+    def draw(drawn: tuple[jax.Array, PyTree, jax.Array]) -> tuple[jax.Array, PyTree, jax.Array]:
+        return drawn[0] + 1, *env.propose(key, drawn[0], params)
+
+    # from nothing, rather than from a first draw, so that there is only one place for the compiler to draw in
+    nothing = zeros_like(env.propose, key, jnp.uint32(0), params)
+    return jax.lax.while_loop(lambda drawn: ~drawn[2], draw, (jnp.uint32(0), *nothing))[1]
+
+
+def zeros_like(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+    """Zeros in the place of what `function` would return."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
 
 
 class Drawable(Environment, Protocol):

@@ -2,7 +2,8 @@
 
 A world is a flat array of one-byte symbols (`symbols.py`), padded with walls so that the agent's view is a gather that needs
 no bounds check. Rows share their side padding: the cells right of one row are the cells left of the next. A step reads and
-writes one cell, the one in front of the agent.
+writes one cell, the one in front of the agent. What an instruction is about has an identity besides (`Objects`), and whether
+it is fulfilled is judged by `instructions.verify`.
 
 Letters: `W`, `H` width and height of a world, `P` its cells with the padding, `K` objects with an identity.
 """
@@ -10,7 +11,7 @@ Letters: `W`, `H` width and height of a world, `P` its cells with the padding, `
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import flax.struct
 import jax
@@ -18,19 +19,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxagent.envs import symbols, view
-from jaxagent.envs.base import StepOutput
-from jaxagent.envs.layout import Layout
-from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, PyTree, check_action
-
-LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
-NUM_ACTIONS = 7
+from jaxagent.envs import language, symbols, view
+from jaxagent.envs.base import Info, StepOutput, redraw
+from jaxagent.envs.instructions import (
+    CARRIED,
+    DROP,
+    FORWARD,
+    GONE,
+    LEFT,
+    NOTHING,
+    NUM_ACTIONS,
+    PICKUP,
+    RIGHT,
+    RULES,
+    TOGGLE,
+    Event,
+    Task,
+    verify,
+)
+from jaxagent.envs.instructions import DONE as DONE  # with the other actions
+from jaxagent.envs.language import Mission
+from jaxagent.envs.layout import Layout, Rows
+from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, MultiDiscrete, PyTree, check_action
 
 Index = TypeVar("Index", int, jax.Array)
-
-# positions and contents that are not a cell or a row
-CARRIED, GONE = -1, -2  # in the agent's hands; opened, or still inside a box
-NOTHING = -1
 
 
 @flax.struct.dataclass
@@ -44,11 +56,17 @@ class GridParams:
 
 @flax.struct.dataclass
 class Objects:
-    """Boxes and what they hold, one row each: a box keeps its contents wherever it is carried."""
+    """What has an identity, one row each: whatever an instruction may be about, boxes that hold something, and what they hold.
+
+    Doors among them never move; whether they are open is written in the cells alone.
+    """
 
     symbol: jax.Array  # uint8 [K]
-    position: jax.Array  # int32 [K], flat index of a cell, CARRIED or GONE
-    contents: jax.Array  # int32 [K], the row of the object inside, or NOTHING
+    position: jax.Array  # int16 [K], flat index of a cell, CARRIED or GONE
+    contents: (
+        jax.Array | None
+    )  # int8 [K], the row of the object inside, or NOTHING; None where no box of the level holds anything
+    held: jax.Array  # int8, the row in the agent's hands, or NOTHING
 
 
 @flax.struct.dataclass
@@ -58,14 +76,16 @@ class GridState:
     direction: jax.Array  # int32, 0 - 3
     carrying: jax.Array  # uint8 symbol, 0 for nothing
     step_count: jax.Array  # int32
-    mission: jax.Array  # int32, index into the level's mission texts
-    objects: Objects | None = None  # None where no box of the level holds anything
+    # None where the level has no such thing, or the same in every instance
+    mission: Mission | None = None
+    max_steps: jax.Array | None = None  # int32
+    objects: Objects | None = None
+    task: Task | None = None
 
 
-class Generator(Protocol):
-    """Draws a level. Must be hashable by value (a function, or a frozen dataclass), because it is static under `jax.jit`."""
-
-    def __call__(self, key: jax.Array, width: int, height: int) -> Layout: ...
+# Draws a level: `generate(key, width, height)`, or `generate(key, width, height, variant)` for a level of several variants.
+# Must be hashable by value (a function, or a frozen dataclass), because it is static under `jax.jit`.
+Generator = Callable[..., Layout]
 
 
 @dataclass(frozen=True)
@@ -76,15 +96,38 @@ class Level:
       generate: draws the level.
       size: `(W, H)`, the outer walls included.
       max_steps: steps until truncation, by default and at most.
-      missions: all mission texts that the level can give.
+      mission: what every instance asks for, flattened as the observation `leaves`; None where instances differ.
+      verbs: all verbs that the missions can have.
+      compound: whether a mission can have more than one leaf.
       see_through_walls: whether the view has no occlusion.
+      num_actions: actions from 0 on that there are; a higher one counts as 0 if there are fewer than seven.
+      pickup_toggles: whether the action PICKUP does what TOGGLE does.
+      obstacles: how many of the first rows of the objects move about, one cell a step, and end the episode if walked into.
+      starts_holding: whether the agent takes an object into its hands before its first action.
+      rejects: whether `generate` can draw a layout that is not accepted.
+      variants: how many levels `generate` knows; one is drawn for each episode, by `params.weights` `[variants]` if several.
+      done_action: whether success must be claimed, by the action DONE right after it.
     """
 
     generate: Generator
     size: tuple[int, int]
     max_steps: int
-    missions: tuple[str, ...]
+    mission: tuple[int, ...] | None = None
+    verbs: frozenset[int] = frozenset()
+    compound: bool = False
     see_through_walls: bool = False
+    num_actions: int = NUM_ACTIONS
+    pickup_toggles: bool = False
+    obstacles: int = 0
+    starts_holding: bool = False
+    rejects: bool = False
+    variants: int = 1
+    done_action: bool = False
+
+    @property
+    def can_succeed(self) -> bool:
+        """Whether there is anything to succeed at."""
+        return self.mission is None or self.mission[0] != language.PLAY
 
 
 @dataclass(frozen=True)
@@ -97,6 +140,11 @@ class Frame:
     @property
     def stride(self) -> int:
         return self.width + view.PAD
+
+    @property
+    def num_cells(self) -> int:
+        """P."""
+        return (self.height + 2 * view.PAD) * self.stride + view.PAD
 
     @property
     def steps(self) -> np.ndarray:
@@ -122,14 +170,29 @@ class Frame:
 
     def state(self, layout: Layout) -> GridState:
         """The state at the start of an episode in `layout`."""
+        carrying, objects = (jnp.uint8(0), None) if layout.rows is None else self._objects(layout.rows, layout.held)
+        task = None
+        if objects is not None and layout.members is not None:
+            task = Task.start(layout.members, objects.position, layout.strict)
         return GridState(
             cells=self.flatten(layout.grid),
             position=jnp.asarray(self.index(layout.agent[0], layout.agent[1]), jnp.int32),
             direction=jnp.asarray(layout.direction, jnp.int32),
-            carrying=jnp.uint8(0),
+            carrying=carrying,
             step_count=jnp.int32(0),
-            mission=jnp.asarray(layout.mission, jnp.int32),
+            mission=layout.mission,
+            max_steps=None if layout.max_steps is None else jnp.asarray(layout.max_steps, jnp.int32),
+            objects=objects,
+            task=task,
         )
+
+    def _objects(self, rows: Rows, held: jax.Array | int) -> tuple[jax.Array, Objects]:
+        """The symbol in the agent's hands and the objects; the row `held` is there unless it still has a cell."""
+        x, y = rows.xy.T
+        taken = (jnp.arange(x.size) == held) & (x < 0)
+        position = jnp.where(taken, CARRIED, jnp.where(x < 0, GONE, self.index(x, y))).astype(jnp.int16)
+        objects = Objects(rows.symbol, position, rows.contents, jnp.asarray(held, jnp.int8))
+        return jnp.max(jnp.where(taken, rows.symbol, jnp.uint8(0))), objects
 
 
 def _kinds(*kinds: int) -> Callable[[jax.Array], jax.Array]:
@@ -153,67 +216,156 @@ def _toggled(cell: jax.Array, carrying: jax.Array, contents: jax.Array) -> jax.A
     return jnp.where(kind == symbols.BOX, contents, door).astype(jnp.uint8)
 
 
-def _contents(objects: Objects | None, front: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The row and the symbol inside the box at `front`."""
-    if objects is None:
-        return jnp.int32(NOTHING), jnp.uint8(symbols.EMPTY_CELL)
-    row = jnp.max(jnp.where(objects.position == front, objects.contents, NOTHING))
-    return row, jnp.where(row == NOTHING, jnp.uint8(symbols.EMPTY_CELL), objects.symbol[row])
-
-
-def _moved(
-    objects: Objects, front: jax.Array, inside: jax.Array, taken: jax.Array, dropped: jax.Array, opened: jax.Array
-) -> Objects:
-    """Objects after the agent took, dropped or opened one at `front`; `inside` is the row of what the opened box held."""
-    here, held = objects.position == front, objects.position == CARRIED
-    position = jnp.where(here & taken, CARRIED, objects.position)
-    position = jnp.where(held & dropped, front, position)
-    position = jnp.where(here & opened, GONE, position)
-    position = jnp.where((jnp.arange(position.size) == inside) & opened, front, position)
-    return dataclasses.replace(objects, position=position)
-
-
-def act(frame: Frame, state: GridState, action: jax.Array) -> tuple[GridState, jax.Array]:
-    """Applies one of the seven actions; any other number does nothing, as `DONE` does.
+def _handle(
+    objects: Objects, front: jax.Array, *, takes: jax.Array, drops: jax.Array, opens: jax.Array
+) -> tuple[Objects, jax.Array, jax.Array]:
+    """Takes, drops or opens what is at `front`.
 
     Returns:
-      The next state, and the kind of the cell that the agent walked onto (`UNSEEN` if it did not walk).
+      The objects after that, the row in the agent's hands before or after it, and the symbol inside the opened box.
     """
-    front = state.position + view.take(jnp.asarray(frame.steps), state.direction)
+    front = front.astype(objects.position.dtype)
+    rows = jnp.arange(objects.position.size, dtype=jnp.int8)
+    here = objects.position == front
+    row = jnp.max(jnp.where(here, rows, jnp.int8(NOTHING)))
+    inside, shown = _contents(objects, row)
+    put = jnp.where(drops, objects.held, jnp.where(opens, inside, jnp.int8(NOTHING)))
+    position = jnp.where(here & (takes | opens), jnp.where(takes, CARRIED, GONE).astype(front.dtype), objects.position)
+    position = jnp.where(rows == put, front, position)
+    held = jnp.where(takes, row, jnp.where(drops, jnp.int8(NOTHING), objects.held))
+    return dataclasses.replace(objects, position=position, held=held), jnp.maximum(held, objects.held), shown
+
+
+def _contents(objects: Objects, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The row and the symbol inside the box of a row, which may be NOTHING."""
+    if objects.contents is None:
+        return jnp.int8(NOTHING), jnp.uint8(symbols.EMPTY_CELL)
+    inside = jnp.where(row < 0, jnp.int8(NOTHING), view.take(objects.contents, jnp.maximum(row, 0).astype(jnp.int32)))
+    symbol = view.take(objects.symbol, jnp.maximum(inside, 0).astype(jnp.int32))
+    return inside, jnp.where(inside < 0, jnp.uint8(symbols.EMPTY_CELL), symbol)
+
+
+def act(frame: Frame, state: GridState, action: jax.Array) -> tuple[GridState, Event]:
+    """Applies one of the seven actions; any other number does nothing, as `DONE` does."""
+    steps = jnp.asarray(frame.steps)
+    front = state.position + view.take(steps, state.direction)
     cell = view.take(state.cells, front)
-    carrying = state.carrying
-    empty_handed = carrying == 0
+    carried = state.carrying != 0
     walks = (action == FORWARD) & _is_walkable(cell)
-    takes = (action == PICKUP) & empty_handed & _is_portable(cell)
-    drops = (action == DROP) & ~empty_handed & (cell == symbols.EMPTY_CELL)
+    takes = (action == PICKUP) & ~carried & _is_portable(cell)
+    drops = (action == DROP) & carried & (cell == symbols.EMPTY_CELL)
     toggles = action == TOGGLE
 
-    inside, contents = _contents(state.objects, front)
-    written = jnp.where(toggles, _toggled(cell, carrying, contents), cell)
-    written = jnp.where(takes, jnp.uint8(symbols.EMPTY_CELL), jnp.where(drops, carrying, written))
-    objects = state.objects
-    if objects is not None:
+    objects, row, contents = None, jnp.int8(NOTHING), jnp.uint8(symbols.EMPTY_CELL)
+    if state.objects is not None:
         opens = toggles & (symbols.kind_of(cell) == symbols.BOX)
-        objects = _moved(objects, front, inside, taken=takes, dropped=drops, opened=opens)
+        objects, row, contents = _handle(state.objects, front, takes=takes, drops=drops, opens=opens)
+    written = jnp.where(toggles, _toggled(cell, state.carrying, contents), cell)
+    written = jnp.where(takes, jnp.uint8(symbols.EMPTY_CELL), jnp.where(drops, state.carrying, written))
     turn = (action == RIGHT).astype(jnp.int32) - (action == LEFT).astype(jnp.int32)
     state = dataclasses.replace(
         state,
         cells=state.cells.at[front].set(written, mode="promise_in_bounds", unique_indices=True, indices_are_sorted=True),
         position=jnp.where(walks, front, state.position),
         direction=(state.direction + turn) & 3,
-        carrying=jnp.where(takes, cell, jnp.where(drops, jnp.uint8(0), carrying)),
+        carrying=jnp.where(takes, cell, jnp.where(drops, jnp.uint8(0), state.carrying)),
         step_count=state.step_count + 1,
         objects=objects,
     )
-    return state, jnp.where(walks, symbols.kind_of(cell), jnp.uint8(symbols.UNSEEN))
+    event = Event(
+        action=action,
+        agent=state.position,
+        front=state.position + view.take(steps, state.direction),
+        entered=jnp.where(walks, symbols.kind_of(cell), jnp.uint8(symbols.UNSEEN)),
+        now=written,
+        carried=carried,
+        carries=state.carrying != 0,
+        row=row,
+        positions=None if objects is None else objects.position,
+        cells=state.cells,
+        stride=frame.stride,
+    )
+    return state, event
+
+
+def take_up(state: GridState) -> GridState:
+    """Puts into the agent's hands what it is said to hold and what still lies on the floor."""
+    objects = state.objects
+    assert objects is not None
+    row = jnp.maximum(objects.held, 0).astype(jnp.int32)
+    place = objects.position[row]
+    waits = (objects.held >= 0) & (place >= 0)
+    return dataclasses.replace(
+        state,
+        cells=state.cells.at[place].set(jnp.where(waits, jnp.uint8(symbols.EMPTY_CELL), state.cells[place])),
+        carrying=jnp.where(waits, objects.symbol[row], state.carrying),
+        objects=dataclasses.replace(objects, position=objects.position.at[row].set(jnp.where(waits, CARRIED, place))),
+    )
+
+
+def wander(frame: Frame, key: jax.Array, state: GridState, num: int) -> GridState:
+    """Moves each of the first `num` objects to a free cell of the nine around it, if there is one."""
+    around = jnp.array([x + y * frame.stride for y in (-1, 0, 1) for x in (-1, 0, 1)])
+
+    def go(state: GridState, given: tuple[jax.Array, jax.Array]) -> tuple[GridState, None]:
+        row, key = given
+        assert state.objects is not None
+        nine = state.objects.position[row] + around
+        free = (state.cells[nine] == symbols.EMPTY_CELL) & (nine != state.position)
+        there = jnp.where(jnp.any(free), nine[_pick(key, free)], state.objects.position[row])
+        return move(state, row, there), None
+
+    return jax.lax.scan(go, state, (jnp.arange(num), jax.random.split(key, num)))[0]
+
+
+def _pick(key: jax.Array, allowed: jax.Array) -> jax.Array:
+    """Draws an index uniformly from those where `allowed`, bool `[N]`; 0 if there is none."""
+    rank = jax.random.randint(key, (), 0, jnp.maximum(jnp.sum(allowed), 1))
+    return jnp.argmax(jnp.cumsum(allowed) > rank)
+
+
+def move(state: GridState, row: jax.Array | int, there: jax.Array) -> GridState:
+    """Moves an object to a cell that is empty or its own."""
+    objects = state.objects
+    assert objects is not None
+    cells = state.cells.at[objects.position[row]].set(symbols.EMPTY_CELL).at[there].set(objects.symbol[row])
+    position = objects.position.at[row].set(there.astype(objects.position.dtype))
+    return dataclasses.replace(state, cells=cells, objects=dataclasses.replace(objects, position=position))
+
+
+def _leaves(mission: Mission, *, compound: bool) -> jax.Array:
+    return language.flatten(mission)
+
+
+def _tokens(mission: Mission, *, compound: bool) -> jax.Array:
+    return language.tokens(mission if compound else mission._replace(leaves=mission.leaves[:1]))
+
+
+class MissionEncoding(NamedTuple):
+    """How an observation shows the mission.
+
+    Attributes:
+      encode: `encode(mission, compound=...)`, where `compound` says whether it may have more than one leaf.
+      space: of the result.
+    """
+
+    encode: Callable[..., jax.Array]
+    space: MultiDiscrete
+
+
+MISSIONS: dict[str, MissionEncoding] = {
+    "leaves": MissionEncoding(_leaves, language.LEAVES_SPACE),
+    "tokens": MissionEncoding(_tokens, language.TOKENS_SPACE),
+}
 
 
 @dataclass(frozen=True)
 class GridEnv:
-    """A level of the engine. Reaching a goal pays `1 - 0.9 * steps / max_steps` and ends the episode; so does lava, for 0.
+    """A level of the engine. Success, which is reaching a goal or whatever the mission asks for, pays
+    `1 - 0.9 * steps / max_steps` and ends the episode; so do failure and lava, for 0, and walking into an obstacle, for -1.
 
-    Observations are a dict: `image` as `obs` says, `direction` (int32, 0 right, 1 down, 2 left, 3 up) and `mission` (int32,
-    an index into `level.missions`). Actions: turn left, turn right, forward, pick up, drop, toggle, done.
+    Observations are a dict: `image` and `mission` as the options say, and `direction` (int32, 0 right, 1 down, 2 left, 3 up).
+    Actions: turn left, turn right, forward, pick up, drop, toggle, done.
 
     Attributes:
       name: registry id.
@@ -221,17 +373,23 @@ class GridEnv:
       obs: how `image` is encoded: `packed` (uint8 `[7, 7]` symbols as `[x, y]`), `symbolic` (uint8 `[7, 7, 3]`, MiniGrid's
         kind, colour and state), `onehot` (uint8 `[7, 7, 20]`), `full` (uint8 `[W, H, 3]`, the whole world) or `rgb` (uint8
         `[56, 56, 3]`, the view in tiles of 8 pixels).
+      mission_obs: how `mission` is encoded: `leaves` (uint8 `[33]`: four leaves of eight fields, then their order; see
+        `language.Mission`) or `tokens` (uint8 `[72]` of `language.VOCABULARY`, 0 after the end).
     """
 
     name: str
     level: Level
     obs: str = "packed"
+    mission_obs: str = "leaves"
 
     def validate(self) -> None:
         """Raises `ValueError` where a field has no meaning."""
-        known = (*view.ENCODINGS, "full")
-        if self.obs not in known:
-            raise ValueError(f"obs: expected one of {', '.join(known)}, got {self.obs!r}")
+        for option, given, known in (
+            ("obs", self.obs, (*view.ENCODINGS, "full")),
+            ("mission", self.mission_obs, tuple(MISSIONS)),
+        ):
+            if given not in known:
+                raise ValueError(f"{option}: expected one of {', '.join(known)}, got {given!r}")
         if self.level.max_steps < 1:
             raise ValueError(f"max_steps: expected at least 1, got {self.level.max_steps}")
 
@@ -245,8 +403,8 @@ class GridEnv:
 
     @property
     def spec(self) -> EnvSpec:
-        fields = (("image", self._image_space()), ("direction", Discrete(4)), ("mission", Discrete(len(self.level.missions))))
-        return EnvSpec(self.name, DictSpace(fields), Discrete(NUM_ACTIONS), self.level.max_steps)
+        fields = (("image", self._image_space()), ("direction", Discrete(4)), ("mission", MISSIONS[self.mission_obs].space))
+        return EnvSpec(self.name, DictSpace(fields), Discrete(self.level.num_actions), self.level.max_steps)
 
     def _image_space(self) -> Box:
         if self.obs == "full":
@@ -254,21 +412,78 @@ class GridEnv:
         encoding = view.ENCODINGS[self.obs]
         return Box(0, encoding.high, encoding.shape, "uint8")
 
+    @property
+    def rejects(self) -> bool:
+        return self.level.rejects
+
+    def propose(self, key: jax.Array, attempt: jax.Array | int, params: PyTree) -> tuple[GridState, jax.Array]:
+        """Draws a level, of the same variant at each attempt. Returns its state, and whether it is accepted."""
+        variant: tuple[jax.Array, ...] = ()
+        if self.level.variants > 1:
+            variant_key, key = jax.random.split(key)
+            variant = (jax.random.categorical(variant_key, jnp.log(params.weights)),)
+        if self.rejects:
+            key = jax.random.fold_in(key, attempt)
+        layout = self.level.generate(key, *self.level.size, *variant)
+        return self.frame.state(layout), jnp.asarray(layout.accepted)
+
     def reset(self, key: jax.Array, params: GridParams) -> tuple[PyTree, GridState]:
-        state = self.frame.state(self.level.generate(key, *self.level.size))
+        state = redraw(self, key, params) if self.rejects else self.propose(key, 0, params)[0]
         return self.observe(state), state
 
     def step(self, key: jax.Array, state: GridState, action: jax.Array, params: GridParams) -> StepOutput:
         check_action(self.spec.action, action)
-        state, entered = act(self.frame, state, action)
-        limit = jnp.minimum(params.max_steps, self.level.max_steps)
-        success = entered == symbols.GOAL
-        reward = jnp.where(success, 1.0 - 0.9 * state.step_count.astype(jnp.float32) / limit, 0.0)
-        terminated = success | (entered == symbols.LAVA)
-        return self.observe(state), state, reward, terminated, state.step_count >= limit, {"success": success}
+        level = self.level
+        if level.pickup_toggles:
+            action = jnp.where(action == PICKUP, TOGGLE, action)
+        if level.num_actions < NUM_ACTIONS:
+            action = jnp.where(action >= level.num_actions, 0, action)
+        if level.starts_holding:
+            state = take_up(state)
+        collides = jnp.bool_(False)
+        if level.obstacles:
+            collides = (action == FORWARD) & self._blocked(state)
+            state = wander(self.frame, key, state, level.obstacles)
+        task = state.task
+        state, event = act(self.frame, state, action)
+        success, failure = event.entered == symbols.GOAL, (event.entered == symbols.LAVA) | collides
+        if level.verbs & RULES.keys():
+            assert task is not None
+            verdict = verify(
+                level.verbs, task, self._mission(state), event, compound=level.compound, done_action=level.done_action
+            )
+            state = dataclasses.replace(state, task=verdict.task)
+            success, failure = success | verdict.success, failure | verdict.failure
+        limit = self.limit(state, params)
+        reward = jnp.where(success, 1.0 - 0.9 * state.step_count.astype(jnp.float32) / limit, jnp.where(collides, -1.0, 0.0))
+        info: Info = {"success": success} if level.can_succeed else {}
+        return self.observe(state), state, reward, success | failure, state.step_count >= limit, info
+
+    def limit(self, state: GridState, params: GridParams) -> jax.Array:
+        """Steps until this episode is truncated, int32."""
+        own = self.level.max_steps if state.max_steps is None else state.max_steps
+        return jnp.minimum(params.max_steps, own)
+
+    def _blocked(self, state: GridState) -> jax.Array:
+        """Whether the agent looks at anything but an empty cell or a goal."""
+        cell = view.take(state.cells, state.position + view.take(jnp.asarray(self.frame.steps), state.direction))
+        return (cell != symbols.EMPTY_CELL) & (cell != symbols.GOAL_CELL)
 
     def observe(self, state: GridState) -> dict[str, jax.Array]:
-        return {"image": self._image(state), "direction": state.direction, "mission": state.mission}
+        return {"image": self._image(state), "direction": state.direction, "mission": self._mission_shown(state)}
+
+    def _mission_shown(self, state: GridState) -> jax.Array:
+        encode = MISSIONS[self.mission_obs].encode
+        if state.mission is not None:
+            return encode(state.mission, compound=self.level.compound)
+        with jax.ensure_compile_time_eval():  # a constant
+            return encode(self._mission(state), compound=False)
+
+    def _mission(self, state: GridState) -> Mission:
+        if state.mission is not None:
+            return state.mission
+        assert self.level.mission is not None
+        return language.unflatten(self.level.mission)
 
     def _image(self, state: GridState) -> jax.Array:
         if self.obs == "full":
@@ -298,4 +513,4 @@ class GridEnv:
 
     def mission(self, state: GridState) -> str:
         """The mission as text; on the host, for one state."""
-        return self.level.missions[int(state.mission)]
+        return language.text(self._mission(state))

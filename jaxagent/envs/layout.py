@@ -1,7 +1,8 @@
 """Pieces that level generators are built from.
 
 Grids here are uint8 `[H, W]` symbols indexed `[y, x]`, without padding; positions are int32 `[2]` as `(x, y)`. Where MiniGrid
-draws cells until one is allowed, these draw once, uniformly over the allowed cells: the same distribution, no loop.
+draws cells until one is allowed, these draw once, uniformly over the allowed cells: the same distribution, no loop. What draws
+does so by a uniform uint32 word, so that a generator asks for all its random bits at once.
 """
 
 from typing import NamedTuple
@@ -9,16 +10,31 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagent.envs import symbols
+from jaxagent.envs import bitboard, symbols
+from jaxagent.envs.language import Mission
+
+
+class Rows(NamedTuple):
+    """The objects of a level that need an identity."""
+
+    symbol: jax.Array  # uint8 [K]
+    xy: jax.Array  # int32 [K, 2]; (-1, -1) where the row is unused or inside a box
+    contents: jax.Array | None = None  # int8 [K], the row inside this box, or -1; None where no box of the level holds anything
 
 
 class Layout(NamedTuple):
-    """One level, as a generator draws it."""
+    """One level, as a generator draws it. None stands for what the level does not have, or has the same in every instance."""
 
     grid: jax.Array  # uint8 [H, W]
     agent: jax.Array  # int32 [2], (x, y)
     direction: jax.Array | int  # int32, 0 - 3
-    mission: jax.Array | int = 0  # int32, index into the level's mission texts
+    mission: Mission | None = None
+    rows: Rows | None = None
+    members: jax.Array | None = None  # uint8 [K], as in `instructions.Task`
+    strict: jax.Array | int = 0  # uint8, as in `instructions.Task`
+    held: jax.Array | int = -1  # int8, the row in the agent's hands at the start
+    max_steps: jax.Array | None = None  # int32
+    accepted: jax.Array | bool = True  # False where the level must be drawn again
 
 
 def columns(width: int, height: int) -> jax.Array:
@@ -46,21 +62,14 @@ def point(x: jax.Array | int, y: jax.Array | int) -> jax.Array:
     return jnp.stack([jnp.asarray(x, jnp.int32), jnp.asarray(y, jnp.int32)])
 
 
-def choose(key: jax.Array, allowed: jax.Array) -> jax.Array:
+def choose(word: jax.Array, allowed: jax.Array) -> jax.Array:
     """Draws a position uniformly over the cells where `allowed`, bool `[H, W]`, of which there must be one at least."""
-    # the row first, then the column in it: two short sums instead of one over the whole grid; the barrier keeps XLA from
-    # working out the mask anew for each of them
-    allowed = jax.lax.optimization_barrier(allowed)
-    row_ends = jnp.cumsum(jnp.sum(allowed, axis=1, dtype=jnp.int32))
-    rank = jax.random.randint(key, (), 0, row_ends[-1])
-    y = jnp.sum(row_ends <= rank)
-    row = allowed[y]
-    x = jnp.sum(row_ends[y] - jnp.sum(row) + jnp.cumsum(row) <= rank)
+    x, y, _ = bitboard.choose(word, bitboard.pack(allowed))
     return point(x, y)
 
 
-def choose_direction(key: jax.Array) -> jax.Array:
-    return jax.random.randint(key, (), 0, 4)
+def choose_direction(word: jax.Array) -> jax.Array:
+    return bitboard.below(word, 4)
 
 
 def is_empty(grid: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagent.envs import gridworld, minigrid
+from jaxagent.envs import babyai, gridworld, minigrid
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridParams
 from jaxagent.types import PyTree
@@ -39,6 +39,8 @@ class Entry(NamedTuple):
 ENVS: dict[str, Entry] = {
     **{name: Entry(gridworld.make, build, gridworld.CollectorParams) for name, build in gridworld.ENVS.items()},
     **{name: Entry(minigrid.make, minigrid.make, GridParams) for name in minigrid.ENVS},
+    **{name: Entry(babyai.make, babyai.make, GridParams) for name in babyai.ENVS},
+    babyai.MIX: Entry(babyai.make_mix, babyai.make_mix, babyai.MixParams),
 }
 
 # what gymnax registers, so that a name is known, or its spelling corrected, without the seconds that importing gymnax takes

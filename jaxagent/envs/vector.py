@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagent.envs.base import Environment, Info, Observable
+from jaxagent.envs.base import Environment, Info, Observable, Rejecting, zeros_like
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
 from jaxagent.types import PyTree, check_action
 
@@ -152,6 +152,9 @@ class VectorEnv:
         return jax.random.split(jax.random.fold_in(state.key, state.step), 3)
 
     def _generate(self, keys: jax.Array, params: PyTree) -> Levels:
+        """One level a key, [N, ...]."""
+        if isinstance(self.env, Rejecting) and self.env.rejects:
+            return Levels(None, _accepted(self.env, keys, params))
         observation, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(keys, params)
         return Levels(self._kept(observation), env_state)
 
@@ -179,3 +182,26 @@ class VectorEnv:
             return put_rows(current, rows, next_levels(rows))
 
         return over_rows(mask, restart_rows, now, size=chunk_size(self.num_envs))
+
+
+_FEWEST_DRAWS = 64  # levels that are drawn at once, if there are as many to draw
+
+
+def _accepted(env: Rejecting, keys: jax.Array, params: PyTree) -> PyTree:
+    """What `redraw` gives for each key, [N, ...], by new draws for the rows that need them instead of for all."""
+    (num_rows,) = keys.shape
+    size = max(min(num_rows, _FEWEST_DRAWS), num_rows // 16)
+
+    def draw(attempt: jax.Array, keys: jax.Array) -> tuple[PyTree, jax.Array]:
+        return jax.vmap(env.propose, in_axes=(0, None, None))(keys, attempt, params)
+
+    def draw_again(loop: tuple[jax.Array, tuple[PyTree, jax.Array]]) -> tuple[jax.Array, tuple[PyTree, jax.Array]]:
+        attempt, drawn = loop
+
+        def draw_rows(rows: jax.Array, drawn: tuple[PyTree, jax.Array]) -> tuple[PyTree, jax.Array]:
+            return put_rows(drawn, rows, draw(attempt, take_rows(keys, rows)))
+
+        return attempt + 1, over_rows(~drawn[1], draw_rows, drawn, size=size)
+
+    nothing = zeros_like(draw, jnp.uint32(0), keys)
+    return jax.lax.while_loop(lambda loop: ~jnp.all(loop[1][1]), draw_again, (jnp.uint32(0), nothing))[1][0]

@@ -294,7 +294,7 @@ def _space(space: Space) -> "gymnasium.Space":
     if isinstance(space, Discrete):
         return spaces.Discrete(space.n)
     if isinstance(space, MultiDiscrete):
-        return spaces.MultiDiscrete(list(space.nvec))
+        return spaces.MultiDiscrete(list(space.nvec), np.dtype(space.dtype).type)
     if isinstance(space, Box):
         low, high = (np.broadcast_to(bound, space.size).reshape(space.shape) for bound in (space.low, space.high))
         return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), space.shape, np.dtype(space.dtype).type)

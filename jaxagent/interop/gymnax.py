@@ -290,7 +290,8 @@ def _gymnax_space(space: Space) -> "GymnaxSpace":
     if isinstance(space, Discrete):
         return spaces.Discrete(space.n)
     if isinstance(space, MultiDiscrete):
-        return spaces.Box(jnp.zeros(space.shape, jnp.int32), jnp.array(space.nvec) - 1, space.shape, jnp.int32)
+        dtype = jnp.dtype(space.dtype)
+        return spaces.Box(jnp.zeros(space.shape, dtype), jnp.array(space.nvec, dtype) - 1, space.shape, dtype)
     if isinstance(space, DictSpace):
         return spaces.Dict({name: _gymnax_space(part) for name, part in space.items()})
     low, high = (np.reshape(np.broadcast_to(bound, space.size), space.shape) for bound in (space.low, space.high))

@@ -1,5 +1,6 @@
 """Learners, by name. A new one is one file and one line here."""
 
+from jaxagent.learners.bc import BC
 from jaxagent.learners.ppo import PPO
 
-LEARNERS = {"ppo": PPO}
+LEARNERS = {"bc": BC, "ppo": PPO}

@@ -157,15 +157,12 @@ class PPO:
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
         """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
-        length = self._length(num_steps)
-        if num_steps % length:
-            raise ValueError(f"sequence_length: expected a divisor of the {num_steps} steps of a rollout, got {length}")
-        num_sequences = num_steps // length * num_envs
-        if num_sequences % self.num_minibatches:
-            what = "sequences" if self.network.memory else "steps"
-            raise ValueError(
-                f"num_minibatches: expected a divisor of the {num_sequences} {what} of a batch, got {self.num_minibatches}"
-            )
+        minibatch.check_sizes(
+            num_steps=num_steps,
+            num_envs=num_envs,
+            length=minibatch.sequence_length(self.network.memory, self.sequence_length, num_steps),
+            num_minibatches=self.num_minibatches,
+        )
 
     def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> PPOState:
         """The state before the first update, from `params` if given.
@@ -175,11 +172,10 @@ class PPO:
         """
         if reference is not None:
             raise ValueError("reference: expected None, since PPO keeps to no reference policy")
-        if (self.network.observation, self.network.action) != (spec.observation, spec.action):
-            raise ValueError(f"network: expected one for the observations and actions of {spec.name}, got one for others")
+        self.network.check_spec(spec)
         observation = self.network.zero_observation()
         return_stats = running_stats.init(jnp.zeros(())) if self.normalize_reward else None
-        initial = self.network.initial_params(key) if params is None else self._checked(params)
+        initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
         return PPOState(
             params=initial,
             optimizer=adam_init(initial),
@@ -260,18 +256,6 @@ class PPO:
         )
         return state, metrics
 
-    def _length(self, num_steps: int) -> int:
-        """L, of a rollout of `num_steps` steps."""
-        return (self.sequence_length or num_steps) if self.network.memory else 1
-
-    def _checked(self, params: PyTree) -> PyTree:
-        """Copies of given parameters, refused unless they fit the network."""
-        expected = jax.eval_shape(self.network.initial_params, jax.random.key(0))
-        shapes = [jax.tree_util.tree_map_with_path(lambda path, x: (path, x.shape), tree) for tree in (expected, params)]
-        if shapes[0] != shapes[1]:
-            raise ValueError("params: expected the tree of arrays of this network, got one of other names or shapes")
-        return jax.tree.map(lambda x, like: jnp.array(x, like.dtype), params, expected)
-
     def _distribution(self, action_params: PyTree, observation: PyTree) -> Distribution:
         space = self.network.observation
         masked = isinstance(space, DictSpace) and "action_mask" in space
@@ -292,11 +276,8 @@ class PPO:
         """Cuts a batch into N sequences of consecutive steps, each with the memory before its first step."""
         transition = batch.transition
         num_steps = transition.reward.shape[0]
-        length = self._length(num_steps)
-        memory = batch.carry.memory
-        if length < num_steps and self.network.memory:
-            starts = jax.tree.map(lambda x: x[::length], transition.extras["carry"])
-            memory = minibatch.flatten_steps(starts)
+        length = minibatch.sequence_length(self.network.memory, self.sequence_length, num_steps)
+        memory = minibatch.starting_memory(batch.carry.memory, transition.extras.get("carry"), length, num_steps)
         steps = Sequences(
             observation=_normalized(state.observation_stats, transition.observation),
             is_first=transition.is_first,

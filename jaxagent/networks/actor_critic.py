@@ -42,6 +42,7 @@ class ActorCritic(nn.Module):
       hidden: widths of the dense layers.
       channels: features of the convolutions; none if images are flattened.
       activation: of the dense layers and convolutions.
+      film: whether other entries of an observation modulate its images.
       shared: whether actor and critic share one encoder.
       memory: H, width of the recurrent memory; 0 for none.
     """
@@ -51,6 +52,7 @@ class ActorCritic(nn.Module):
     hidden: tuple[int, ...]
     channels: tuple[int, ...]
     activation: str
+    film: bool
     shared: bool
     memory: int
 
@@ -99,8 +101,25 @@ class ActorCritic(nn.Module):
         observation = jax.tree.map(lambda x: x[None], self.zero_observation())
         return self.init(key, self.initial_carry(1), observation, jnp.ones(1, bool))
 
+    def check_spec(self, spec: EnvSpec) -> None:
+        """Raises ValueError unless the network is for an environment's observations and actions."""
+        if (self.observation, self.action) != (spec.observation, spec.action):
+            raise ValueError(f"network: expected one for the observations and actions of {spec.name}, got one for others")
+
+    def checked_params(self, params: PyTree) -> PyTree:
+        """Copies of given parameters.
+
+        Raises:
+          ValueError: they do not fit the network.
+        """
+        expected = jax.eval_shape(self.initial_params, jax.random.key(0))
+        shapes = [jax.tree_util.tree_map_with_path(lambda path, x: (path, x.shape), tree) for tree in (expected, params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError("params: expected the tree of arrays of this network, got one of other names or shapes")
+        return jax.tree.map(lambda x, like: jnp.array(x, like.dtype), params, expected)
+
     def _encoder(self, name: str) -> Encoder:
-        torso = Torso(self.observation, self.hidden, self.channels, self.activation)
+        torso = Torso(self.observation, self.hidden, self.channels, self.activation, self.film)
         return Encoder(torso, self.memory, name=name)
 
 
@@ -111,6 +130,7 @@ def actor_critic(
     hidden: tuple[int, ...] = (64, 64),
     channels: tuple[int, ...] = (16, 32),
     activation: str = "tanh",
+    film: bool = False,
     shared: bool = True,
     memory: int = 0,
 ) -> ActorCritic:
@@ -122,6 +142,8 @@ def actor_critic(
       hidden: widths of the dense layers.
       channels: features of the convolutions.
       activation: elu, gelu, relu, silu or tanh.
+      film: whether the other entries of an observation, such as the mission, scale and shift the features of its images' cells
+        (Perez et al. 2018).
       shared: one encoder for actor and critic, or one each.
       memory: width of a recurrent memory (GRU) behind the encoder; 0 for none.
 
@@ -143,6 +165,7 @@ def actor_critic(
         hidden=tuple(hidden),
         channels=tuple(channels) if images and torso != "mlp" else (),
         activation=activation,
+        film=film,
         shared=shared,
         memory=memory,
     )

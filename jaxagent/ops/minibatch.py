@@ -27,6 +27,35 @@ def split_sequences(tree: PyTree, length: int) -> PyTree:
     return jax.tree.map(split, tree)
 
 
+def sequence_length(memory: int, chosen: int | None, num_steps: int) -> int:
+    """L in a rollout of `num_steps` steps: 1 without a memory, the whole rollout unless one was `chosen`."""
+    return (chosen or num_steps) if memory else 1
+
+
+def starting_memory(first: PyTree, stored: PyTree, length: int, num_steps: int) -> PyTree:
+    """The memory before each sequence, as `split_sequences` orders them.
+
+    Args:
+      first: memory [B, ...] before the rollout.
+      stored: memory [T, B, ...] before each step; read where sequences start inside the rollout.
+      length: L.
+      num_steps: T.
+    """
+    if length == num_steps or not jax.tree.leaves(first):
+        return first
+    return flatten_steps(jax.tree.map(lambda x: x[::length], stored))
+
+
+def check_sizes(*, num_steps: int, num_envs: int, length: int, num_minibatches: int) -> None:
+    """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches of whole sequences."""
+    if num_steps % length:
+        raise ValueError(f"sequence_length: expected a divisor of the {num_steps} steps of a rollout, got {length}")
+    num_sequences = num_steps // length * num_envs
+    if num_sequences % num_minibatches:
+        what = "steps" if length == 1 else "sequences"
+        raise ValueError(f"num_minibatches: expected a divisor of the {num_sequences} {what} of a batch, got {num_minibatches}")
+
+
 def permutation(key: jax.Array, n: int) -> jax.Array:
     """A pseudo-random permutation of `0 .. n - 1`, int32 [n], many times cheaper than one that sorts.
 

@@ -1,0 +1,212 @@
+"""Behaviour cloning (Pomerleau 1991): makes a demonstrator's actions likely.
+
+Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T / L * B` sequences.
+"""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from jaxagent.envs.base import Environment
+from jaxagent.envs.grid import GridEnv
+from jaxagent.networks.actor_critic import ActorCritic
+from jaxagent.ops import minibatch
+from jaxagent.ops.distributions import Distribution, from_action_space
+from jaxagent.ops.lanes import one_by_one_on_cpu
+from jaxagent.ops.masked import mean_weights, weighted_mean
+from jaxagent.ops.optimizer import adam_init, adam_step, anneal
+from jaxagent.planners.expert import expert
+from jaxagent.types import Batch, Carry, DictSpace, EnvSpec, Metrics, Policy, PolicyInput, PyTree
+
+# Least and greatest value of every traced field.
+_RANGES = {
+    "lr": (0.0, math.inf),
+    "max_grad_norm": (0.0, math.inf),
+    "lr_final": (0.0, math.inf),
+    "anneal_updates": (1.0, math.inf),
+    "adam_b1": (0.0, 1.0),
+    "adam_b2": (0.0, 1.0),
+    "adam_eps": (0.0, math.inf),
+}
+
+
+class BCState(NamedTuple):
+    params: PyTree
+    optimizer: optax.OptState
+    update: jax.Array  # int32, updates done
+
+
+class Sequences(NamedTuple):
+    """What the loss reads. Leaves are `[N, L, ...]`, but for the memory."""
+
+    observation: PyTree
+    is_first: jax.Array
+    action: PyTree  # the demonstrator's
+    mask: jax.Array
+    memory: Carry  # [N, ...] before the first step
+
+
+@struct.dataclass(kw_only=True)
+class BC:
+    """The learner. Fields set to None are off.
+
+    Attributes:
+      lr: learning rate, of Adam.
+      max_grad_norm: bound on the global norm of the gradients.
+      lr_final: what lr changes to, linearly with the index of the update; constant if None.
+      anneal_updates: index of the update at which it is reached.
+      adam_b1, adam_b2, adam_eps: Adam's decay rates and the number that keeps it from dividing by zero.
+      network: the actor-critic, of which the actor learns.
+      demonstrator: who acts: `expert` sees the whole world, `expert_view` only what was in its view.
+      num_epochs: passes over a batch.
+      num_minibatches: gradient steps a pass.
+      sequence_length: L with a memory, which starts from the stored one; the whole rollout unless set.
+    """
+
+    # traced
+    lr: float = 1e-3
+    max_grad_norm: float = 0.5
+    lr_final: float | None = None
+    anneal_updates: float | None = None
+    adam_b1: float = 0.9
+    adam_b2: float = 0.999
+    adam_eps: float = 1e-5
+    # static
+    network: ActorCritic = struct.field(pytree_node=False)
+    demonstrator: Literal["expert", "expert_view"] = struct.field(pytree_node=False, default="expert_view")
+    num_epochs: int = struct.field(pytree_node=False, default=1)
+    num_minibatches: int = struct.field(pytree_node=False, default=8)
+    sequence_length: int | None = struct.field(pytree_node=False, default=None)
+
+    def validate(self) -> None:
+        """Raises ValueError that names the wrong field. Call it before tracing."""
+        for field, (low, high) in _RANGES.items():
+            value = getattr(self, field)
+            if value is not None and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
+                raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
+        for field in ("num_epochs", "num_minibatches", "sequence_length"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}: expected a positive integer, got {value}")
+        if self.demonstrator not in ("expert", "expert_view"):
+            raise ValueError(f"demonstrator: expected expert or expert_view, got {self.demonstrator!r}")
+        if self.sequence_length is not None and not self.network.memory:
+            raise ValueError(f"sequence_length: expected None for a network without memory, got {self.sequence_length}")
+        if self.anneal_updates is None and self.lr_final is not None:
+            raise ValueError("anneal_updates: expected a number of updates where lr_final is set, got None")
+
+    def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
+        """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
+        minibatch.check_sizes(
+            num_steps=num_steps,
+            num_envs=num_envs,
+            length=minibatch.sequence_length(self.network.memory, self.sequence_length, num_steps),
+            num_minibatches=self.num_minibatches,
+        )
+
+    def teacher(self, env: Environment) -> Policy:
+        """The demonstrator.
+
+        Raises:
+          ValueError: it cannot act in such an environment.
+        """
+        if not isinstance(env, GridEnv):
+            raise ValueError(f"demonstrator: expected an environment of MiniGrid or BabyAI, got {env.spec.name}")
+        return expert(env, view_only=self.demonstrator == "expert_view")
+
+    def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> BCState:
+        """The state before the first update, from `params` if given.
+
+        Raises:
+          ValueError: the network is not for such an environment, `params` are not for the network, or there is a `reference`.
+        """
+        if reference is not None:
+            raise ValueError("reference: expected None, since cloning keeps to no reference policy")
+        self.network.check_spec(spec)
+        initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
+        return BCState(initial, adam_init(initial), jnp.zeros((), jnp.int32))
+
+    def agent(self, state: BCState) -> PyTree:
+        """What acting reads of the state: the parameters."""
+        return state.params
+
+    def policy(self, greedy: bool = False) -> Policy:
+        """Samples actions, or takes the likeliest.
+
+        `act` adds to the extras `carry`, the memory fed in, where sequences start inside a rollout.
+        """
+
+        def act(agent: PyTree, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
+            output: Any = self.network.apply(agent, carry, inputs.observation, inputs.is_first)
+            memory, action_params, _ = output
+            distribution = self._distribution(action_params, inputs.observation)
+            extras = {"carry": carry} if self.sequence_length is not None else {}
+            return memory, distribution.mode() if greedy else distribution.sample(key), extras
+
+        return Policy(self.network.initial_carry, act)
+
+    def update(self, state: BCState, batch: Batch, key: jax.Array) -> tuple[BCState, Metrics]:
+        """`num_epochs` passes over a batch `[T, B]` of demonstrations, in minibatches drawn anew for each."""
+        transition = batch.transition
+        num_steps = transition.reward.shape[0]
+        length = minibatch.sequence_length(self.network.memory, self.sequence_length, num_steps)
+        steps = Sequences(transition.observation, transition.is_first, transition.action, transition.mask, memory=())
+        stored = transition.extras.get("carry")
+        sequences = minibatch.split_sequences(steps, length)._replace(
+            memory=minibatch.starting_memory(batch.carry, stored, length, num_steps)
+        )
+        params, optimizer, metrics = one_by_one_on_cpu(BC._optimize)(self, state, sequences, key)
+        return BCState(params, optimizer, state.update + 1), metrics
+
+    def _distribution(self, action_params: PyTree, observation: PyTree) -> Distribution:
+        space = self.network.observation
+        masked = isinstance(space, DictSpace) and "action_mask" in space
+        return from_action_space(self.network.action, action_params, observation["action_mask"] if masked else None)
+
+    def _optimize(self, state: BCState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
+        """Steps through all minibatches of all epochs. Metrics are means over them."""
+        lr = anneal(self.lr, self.lr_final, state.update, self.anneal_updates)
+        indices = minibatch.minibatch_indices(
+            key, sequences.mask.shape[0], num_epochs=self.num_epochs, num_minibatches=self.num_minibatches
+        )
+
+        def step(loop: tuple[PyTree, Any], rows: jax.Array) -> tuple[tuple[PyTree, Any], Metrics]:
+            params, optimizer = loop
+            items = minibatch.take(sequences, rows)
+            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, items)
+            params, optimizer, metrics["grad_norm"] = adam_step(
+                params,
+                gradients,
+                optimizer,
+                lr=lr,
+                max_norm=self.max_grad_norm,
+                b1=self.adam_b1,
+                b2=self.adam_b2,
+                eps=self.adam_eps,
+            )
+            return (params, optimizer), metrics
+
+        (params, optimizer), metrics = jax.lax.scan(step, (state.params, state.optimizer), indices)
+        means = {name: values.mean() for name, values in metrics.items()}
+        return params, optimizer, means | {"lr": jnp.asarray(lr, jnp.float32)}
+
+    def _loss(self, params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
+        """The negative log likelihood of the demonstrator's actions, and what to look at beside it."""
+        memory = items.memory
+        items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
+        weights = mean_weights(items.mask)
+        output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
+        distribution = self._distribution(output[1], items.observation)
+        loss = -weighted_mean(distribution.log_prob(items.action), weights)
+        agrees = distribution.mode() == items.action
+        agrees = agrees.all(axis=tuple(range(items.mask.ndim, agrees.ndim))).astype(jnp.float32)
+        return loss, {
+            "loss": loss,
+            "accuracy": weighted_mean(agrees, weights),
+            "entropy": weighted_mean(distribution.entropy(), weights),
+        }

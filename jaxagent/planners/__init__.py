@@ -1,0 +1,1 @@
+"""Planning: agents that look ahead instead of learning."""
