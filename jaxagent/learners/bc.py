@@ -3,36 +3,23 @@
 Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T / L * B` sequences.
 """
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
+from jaxagent.learners.common import action_distribution, check_batch, check_fields
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch
-from jaxagent.ops.distributions import Distribution, from_action_space
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init, adam_step, anneal
 from jaxagent.planners.expert import expert
-from jaxagent.types import Batch, Carry, DictSpace, EnvSpec, Metrics, Policy, PolicyInput, PyTree
-
-# Least and greatest value of every traced field.
-_RANGES = {
-    "lr": (0.0, math.inf),
-    "max_grad_norm": (0.0, math.inf),
-    "lr_final": (0.0, math.inf),
-    "anneal_updates": (1.0, math.inf),
-    "adam_b1": (0.0, 1.0),
-    "adam_b2": (0.0, 1.0),
-    "adam_eps": (0.0, math.inf),
-}
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, PyTree
 
 
 class BCState(NamedTuple):
@@ -85,29 +72,13 @@ class BC:
 
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
-        for field, (low, high) in _RANGES.items():
-            value = getattr(self, field)
-            if value is not None and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
-                raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
-        for field in ("num_epochs", "num_minibatches", "sequence_length"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}: expected a positive integer, got {value}")
+        check_fields(self)
         if self.demonstrator not in ("expert", "expert_view"):
             raise ValueError(f"demonstrator: expected expert or expert_view, got {self.demonstrator!r}")
-        if self.sequence_length is not None and not self.network.memory:
-            raise ValueError(f"sequence_length: expected None for a network without memory, got {self.sequence_length}")
-        if self.anneal_updates is None and self.lr_final is not None:
-            raise ValueError("anneal_updates: expected a number of updates where lr_final is set, got None")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
         """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
-        minibatch.check_sizes(
-            num_steps=num_steps,
-            num_envs=num_envs,
-            length=minibatch.sequence_length(self.network.memory, self.sequence_length, num_steps),
-            num_minibatches=self.num_minibatches,
-        )
+        check_batch(self, num_steps=num_steps, num_envs=num_envs)
 
     def teacher(self, env: Environment) -> Policy:
         """The demonstrator.
@@ -144,7 +115,7 @@ class BC:
         def act(agent: PyTree, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
             output: Any = self.network.apply(agent, carry, inputs.observation, inputs.is_first)
             memory, action_params, _ = output
-            distribution = self._distribution(action_params, inputs.observation)
+            distribution = action_distribution(self.network, action_params, inputs.observation)
             extras = {"carry": carry} if self.sequence_length is not None else {}
             return memory, distribution.mode() if greedy else distribution.sample(key), extras
 
@@ -162,11 +133,6 @@ class BC:
         )
         params, optimizer, metrics = one_by_one_on_cpu(BC._optimize)(self, state, sequences, key)
         return BCState(params, optimizer, state.update + 1), metrics
-
-    def _distribution(self, action_params: PyTree, observation: PyTree) -> Distribution:
-        space = self.network.observation
-        masked = isinstance(space, DictSpace) and "action_mask" in space
-        return from_action_space(self.network.action, action_params, observation["action_mask"] if masked else None)
 
     def _optimize(self, state: BCState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
         """Steps through all minibatches of all epochs. Metrics are means over them."""
@@ -201,7 +167,7 @@ class BC:
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
         weights = mean_weights(items.mask)
         output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
-        distribution = self._distribution(output[1], items.observation)
+        distribution = action_distribution(self.network, output[1], items.observation)
         loss = -weighted_mean(distribution.log_prob(items.action), weights)
         agrees = distribution.mode() == items.action
         agrees = agrees.all(axis=tuple(range(items.mask.ndim, agrees.ndim))).astype(jnp.float32)

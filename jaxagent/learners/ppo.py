@@ -3,18 +3,16 @@
 Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T / L * B` sequences, `M` minibatches.
 """
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
+from jaxagent.learners.common import action_distribution, check_batch, check_fields
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch, running_stats
-from jaxagent.ops.distributions import Distribution, from_action_space
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
 from jaxagent.ops.optimizer import adam_init, adam_step, anneal
@@ -22,29 +20,9 @@ from jaxagent.ops.policy_losses import clipped_surrogate, is_clipped, kl_estimat
 from jaxagent.ops.returns import gae
 from jaxagent.ops.running_stats import RunningStats
 from jaxagent.ops.value_losses import clipped_squared_error, squared_error
-from jaxagent.types import Batch, Carry, DictSpace, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Transition
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Transition
 
 _MAX_SCALED_REWARD = 10.0
-
-# Least and greatest value of every traced field.
-_RANGES = {
-    "lr": (0.0, math.inf),
-    "gamma": (0.0, 1.0),
-    "gae_lambda": (0.0, 1.0),
-    "clip_eps": (0.0, math.inf),
-    "entropy_coef": (-math.inf, math.inf),
-    "value_coef": (0.0, math.inf),
-    "max_grad_norm": (0.0, math.inf),
-    "lr_final": (0.0, math.inf),
-    "clip_eps_final": (0.0, math.inf),
-    "entropy_coef_final": (-math.inf, math.inf),
-    "anneal_updates": (1.0, math.inf),
-    "value_clip_eps": (0.0, math.inf),
-    "target_kl": (0.0, math.inf),
-    "adam_b1": (0.0, 1.0),
-    "adam_b2": (0.0, 1.0),
-    "adam_eps": (0.0, math.inf),
-}
 
 
 class PPOAgent(NamedTuple):
@@ -139,30 +117,13 @@ class PPO:
 
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
-        for field, (low, high) in _RANGES.items():
-            value = getattr(self, field)
-            if value is not None and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
-                raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
-        for field in ("num_epochs", "num_minibatches", "sequence_length"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}: expected a positive integer, got {value}")
+        check_fields(self)
         if self.normalize_advantage not in ("minibatch", "batch", "none"):
             raise ValueError(f"normalize_advantage: expected minibatch, batch or none, got {self.normalize_advantage!r}")
-        if self.sequence_length is not None and not self.network.memory:
-            raise ValueError(f"sequence_length: expected None for a network without memory, got {self.sequence_length}")
-        finals = (self.lr_final, self.clip_eps_final, self.entropy_coef_final)
-        if self.anneal_updates is None and any(final is not None for final in finals):
-            raise ValueError("anneal_updates: expected a number of updates where a *_final is set, got None")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
         """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
-        minibatch.check_sizes(
-            num_steps=num_steps,
-            num_envs=num_envs,
-            length=minibatch.sequence_length(self.network.memory, self.sequence_length, num_steps),
-            num_minibatches=self.num_minibatches,
-        )
+        check_batch(self, num_steps=num_steps, num_envs=num_envs)
 
     def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> PPOState:
         """The state before the first update, from `params` if given.
@@ -208,7 +169,7 @@ class PPO:
             agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput, key: jax.Array
         ) -> tuple[PPOCarry, PyTree, dict[str, PyTree]]:
             memory, action_params, value = forward(agent, carry, inputs)
-            distribution = self._distribution(action_params, inputs.observation)
+            distribution = action_distribution(self.network, action_params, inputs.observation)
             action = distribution.mode() if greedy else distribution.sample(key)
             extras = {"log_prob": distribution.log_prob(action), "value": value}
             if self.sequence_length is not None:
@@ -255,11 +216,6 @@ class PPO:
             return_stats=return_stats,
         )
         return state, metrics
-
-    def _distribution(self, action_params: PyTree, observation: PyTree) -> Distribution:
-        space = self.network.observation
-        masked = isinstance(space, DictSpace) and "action_mask" in space
-        return from_action_space(self.network.action, action_params, observation["action_mask"] if masked else None)
 
     def _normalized_reward(
         self, stats: RunningStats | None, transition: Transition, weights: jax.Array
@@ -338,7 +294,7 @@ class PPO:
         weights = mean_weights(items.mask)
         output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
         _, action_params, value = output
-        distribution = self._distribution(action_params, items.observation)
+        distribution = action_distribution(self.network, action_params, items.observation)
         log_ratio = distribution.log_prob(items.action) - items.log_prob
         advantage = standardize(items.advantage, weights) if self.normalize_advantage == "minibatch" else items.advantage
         if self.value_clip_eps is None:
