@@ -2,8 +2,8 @@
 
     python benchmarks/babyai_speed.py [--batches 2048 8192] [--rounds 3] [--name babyai_speed]
 
-Random actions, every observation (`symbolic`, as the original's) consumed, episodes restarted as they end: here from the pool, there
-by `reset`. The rounds alternate between the systems. Writes `benchmarks/results/NAME.json`.
+Random actions, every observation (`symbolic`, as the original's) consumed, episodes restarted as they end: here from the pool,
+there by `reset`. The rounds alternate between the systems. Writes `benchmarks/results/NAME.json`.
 """
 
 import argparse
@@ -99,9 +99,8 @@ def main() -> None:
         times = statistics.median(r["ours"][name]["steps_per_s"] / r["original"][name] for r in found["rounds"])
         drawn, compile_s = found["drawn"][name], found["rounds"][0]["ours"][name]["compile_s"]
         found.setdefault("times_original", {})[name] = times
-        print(
-            f"{name:20} {median[name] / 1e6:.2f} M steps/s, {times:.0f}x the original, {median[name] / median[BESIDE]:.2f} of {BESIDE}"
-        )
+        share = median[name] / median[BESIDE]
+        print(f"{name:20} {median[name] / 1e6:.2f} M steps/s, {times:.0f}x the original, {share:.2f} of {BESIDE}")
         print(f"{'':20} {drawn['levels_per_s']:,.0f} levels drawn a second")
         print(f"{'':20} compiled in {compile_s:.1f} s, the drawing in {drawn['compile_s']:.1f} s")
     write_json(Path(ROOT) / "benchmarks" / "results" / f"{arguments.name}.json", found)

@@ -2,22 +2,22 @@
 
 What it decides, in this order:
 
-1. What would complete a leaf of the mission: cells to face, and what to do there (`AIMS`, by verb). It depends on what is in the
-   agent's hands: to put a ball next to a box, face the ball, and once it is held, a free cell next to the box.
+1. What would complete a leaf of the mission: cells to face, and what to do there (`AIMS`, by verb). It depends on what is in
+   the agent's hands: to put a ball next to a box, face the ball, and once it is held, a free cell next to the box.
 2. If none of these cells can be reached, what stands in the way (`_clear_the_way`): an object is to be picked up, a locked door
    to be opened with the key in hand, or that key to be fetched, for which something else may be in the way. Where there is no
    way, and only what was seen counts, something new is looked for: a cell never seen, or a box to open.
-3. The first action of a shortest way to one of the cells, over free cells and closed doors. Where the hands must be empty at its
-   end, it leads over a pose in which what is held can be put down without harm.
+3. The first action of a shortest way to one of the cells, over free cells and closed doors. Where the hands must be empty at
+   its end, it leads over a pose in which what is held can be put down without harm.
 
-Every decision follows from the state (and from what was seen), so the advice is good in whatever state somebody else has brought
-about. Steps do not undo each other: things are put down where they are in nobody's way, and what is to be brought somewhere is
-picked up only once the way there is clear.
+Every decision follows from the state (and from what was seen), so the advice is good in whatever state somebody else has
+brought about. Steps do not undo each other: things are put down where they are in nobody's way, and what is to be brought
+somewhere is picked up only once the way there is clear.
 
 Letters: `B` environments, `H` height of the world, `N` aims.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -80,7 +80,7 @@ class Land(NamedTuple):
     free: jax.Array  # where it can go as it is
     walkable: jax.Array  # where it can go if it opens doors that are not locked
     movable: jax.Array  # objects that it may pick up
-    unlockable: jax.Array  # locked doors for the key in its hands
+    toggled: jax.Array  # what it can get out of the way by TOGGLE: locked doors for the key in its hands, boxes not to be moved
     locked: jax.Array  # other locked doors
     reach: jax.Array  # where it can go from where it is
     shore: jax.Array  # what it can go and face
@@ -89,8 +89,12 @@ class Land(NamedTuple):
 class Situation(NamedTuple):
     level: Level
     view_only: bool
+    hasty: bool  # whether to leave out what takes long to find out
     scene: Scene
     land: Land
+    first: jax.Array  # uint32 [H], where the objects are that the mission is about
+    second: jax.Array  # uint32 [H], and those to put something next to
+    keep: jax.Array  # uint32 [H], where they are to be put
 
     @property
     def idle(self) -> jax.Array | int:
@@ -101,27 +105,55 @@ class Situation(NamedTuple):
     def can_face(self, cells: jax.Array) -> jax.Array:
         return jnp.any(cells & self.land.shore != 0)
 
-    def room(self, targets: jax.Array | int = 0) -> jax.Array:
-        """Where something can be put down on the way to targets, and do no harm."""
-        land = self.land
+    def put_down(self, targets: jax.Array | int = 0, *, needed: jax.Array) -> tuple[jax.Array, paths.Poses]:
+        """Where to put something down, on the way to targets.
+
+        Returns:
+          Where there is room for it, or the next best, uint32 `[H]`; and the poses in which to do so.
+        """
+        room, poses = self.room(self._access(targets), needed=needed)
+        cells = _best(self.can_face, room, self.land.floor & ~self.keep, self.land.floor)
+        return cells, paths.Poses(*(jnp.where(_any(room), *boards) for boards in zip(poses, paths.facing(cells), strict=True)))
+
+    def room(self, access: jax.Array, *, needed: jax.Array) -> tuple[jax.Array, paths.Poses]:
+        """Where something can be put down so that it does no harm, and one can go on to some cells; and in which poses."""
+        land, floor = self.land, self.land.floor & ~self.keep
         empty = self.scene.kinds(symbols.EMPTY, symbols.FLOOR, symbols.DOOR_OPEN, symbols.WALL)
-        gaps = paths.gaps(land.free, ~empty)
-        nearby = gaps.harmless & land.floor
+        nearby = paths.harmless(land.free, ~empty & ~land.free) & floor
+        ample = self.can_face(nearby)
         # in narrow places, what looks like a passage from nearby may not be the only one
-        spare = paths.spare(self._access(targets), land.reach) & gaps.discreet & land.floor
-        return jnp.where(self.can_face(nearby), nearby, spare)
+        narrow = paths.fill(floor, self.scene.here, land.reach, (access, self._access(self.keep)), needed & ~ample)
+        poses = paths.facing(narrow.cell) & paths.anyhow(narrow.stands)
+        return jnp.where(ample, nearby, narrow.cell), paths.Poses(
+            *(jnp.where(ample, *boards) for boards in zip(paths.facing(nearby), poses, strict=True))
+        )
 
-    def drop_cells(self, targets: jax.Array | int = 0) -> jax.Array:
-        """Where to put something down: where there is room for it, or as good a place as any."""
-        room, spare = self.room(targets), self.land.floor & paths.spare(self._access(targets), self.land.reach)
-        return reduce(lambda worse, better: jnp.where(self.can_face(better), better, worse), (self.land.floor, spare, room))
-
-    def _access(self, targets: jax.Array | int) -> jax.Array:
-        """The cells in reach from which the targets can be faced; the same cell wherever the agent is if there are none."""
+    def _access(self, cells: jax.Array | int) -> jax.Array:
+        """The cells from which some others can be faced."""
         reach = self.land.reach
-        access = paths.beside(jnp.broadcast_to(targets, reach.shape)) & reach
-        first = reach & (jnp.cumsum(reach != 0) == 1)
-        return jnp.where(jnp.any(access != 0), access, first & (~first + 1))
+        return paths.beside(jnp.broadcast_to(jnp.uint32(cells), reach.shape)) & reach
+
+    def new_ground(self) -> jax.Array:
+        """Cells next to some that are free and out of reach, perhaps behind a closed door."""
+        free = self.land.free & ~self.land.reach
+        return paths.beside(free | self.land.walkable & ~self.land.reach & paths.beside(free))
+
+    def without(self, cell: jax.Array) -> "Situation":
+        """If what is on a cell were gone; but nothing else should be put there."""
+        land = self.land
+        free, walkable = land.free | cell, land.walkable | cell
+        reach = paths.reach(land.reach | cell, walkable)
+        land = land._replace(floor=land.floor & ~cell, free=free, walkable=walkable, reach=reach, shore=paths.beside(reach))
+        return self._replace(land=land)
+
+
+def _any(board: jax.Array) -> jax.Array:
+    return jnp.any(board != 0)
+
+
+def _best(good_for: Callable[[jax.Array], jax.Array], *cells: jax.Array) -> jax.Array:
+    """The first cells that are good for something; the last if none are."""
+    return reduce(lambda worse, better: jnp.where(good_for(better), better, worse), reversed(cells))
 
 
 class Aim(NamedTuple):
@@ -133,7 +165,7 @@ class Aim(NamedTuple):
 
 
 def _go_to(now: Situation, leaf: Leaf) -> Aim:
-    lost = leaf.holds & ~jnp.any(leaf.first != 0)  # it is known nowhere, but it will be where it is put down
+    lost = leaf.holds & ~_any(leaf.first)  # it is known nowhere, but it will be where it is put down
     return Aim(jnp.where(lost, now.land.floor, leaf.first), jnp.where(lost, DROP, now.idle))
 
 
@@ -148,11 +180,14 @@ def _pick_up(now: Situation, leaf: Leaf) -> Aim:
 def _put_next(now: Situation, leaf: Leaf) -> Aim:
     around = paths.beside(leaf.second)
     cells, action = around & now.land.floor, jnp.where(leaf.verified, DROP, now.idle)
-    lost = ~jnp.any(leaf.second != 0)
+    lost = ~_any(leaf.second)
     if now.view_only:  # look for where to bring it
         cells, action = jnp.where(lost, now.scene.unseen, cells), jnp.where(lost, FORWARD, action)
     lays_off = lost & leaf.holds_second
-    cells, action = jnp.where(lays_off, now.drop_cells(), cells), jnp.where(lays_off, DROP, action)
+    cells, action = (
+        jnp.where(lays_off, 0 if now.hasty else now.put_down(leaf.first, needed=lays_off)[0], cells),
+        jnp.where(lays_off, DROP, action),
+    )
     fetches = now.can_face(cells) & ~leaf.holds & ~lays_off
     buried = jnp.where(fetches, 0, around & now.land.movable)
     return Aim(jnp.where(fetches, leaf.first, cells), jnp.where(fetches, PICKUP, action), buried)
@@ -185,7 +220,7 @@ def _reach_goal(now: Situation, leaf: Leaf) -> Aim:
     return Aim(now.scene.kinds(symbols.GOAL), FORWARD)
 
 
-AIMS: dict[int, Callable[[Situation, Leaf], Aim]] = {
+AIMS: Mapping[int, Callable[[Situation, Leaf], Aim]] = {
     language.GO_TO: _go_to,
     language.OPEN: _open,
     language.PICK_UP: _pick_up,
@@ -262,7 +297,7 @@ class _Planner:
         Returns:
           What `plan` gives, and whether it was found.
         """
-        now, todo = self._situation(seen, state, with_shore=language.PUT_NEXT in self.level.verbs)
+        now, todo = self._situation(seen, state, hasty=True)
         aims = self._aims(now, todo)
         must_drop = now.scene.hands_full & (aims.action == PICKUP)
         action, found = self._follow(now, aims, ~must_drop, limit=self.frame.width + self.frame.height)
@@ -270,49 +305,66 @@ class _Planner:
 
     def plan(self, seen: jax.Array, state: GridState) -> jax.Array:
         """The action, int32."""
-        now, todo = self._situation(seen, state, with_shore=True)
+        now, todo = self._situation(seen, state, hasty=False)
         aims = self._clear_the_way(now, self._aims(now, todo), state)
         reachable = jnp.stack([now.can_face(cells) for cells in aims.cells])
         must_drop = now.scene.hands_full & (aims.action == PICKUP)
         at_once = reachable & ~must_drop
         later = reachable & ~jnp.any(at_once)
         targets = jax.lax.reduce_or(jnp.where(later[:, None], aims.cells, 0), axes=(0,))
-        errand = paths.Errand(self._poses(aims, later), paths.facing(now.drop_cells(targets)))
+        _, drops = now.put_down(targets, needed=jnp.any(later & must_drop))
+        errand = paths.Errand(self._poses(aims, later), drops)
         action, found = self._follow(now, aims, at_once, limit=4 * self.frame.width * self.frame.height, errand=errand)
         wait = DONE if self.level.num_actions > DONE else LEFT
         return self._claimed(jnp.where(found, action, wait), todo, state)
 
-    def _situation(self, seen: jax.Array, state: GridState, *, with_shore: bool) -> tuple[Situation, list[Leaf]]:
+    def _situation(self, seen: jax.Array, state: GridState, *, hasty: bool) -> tuple[Situation, list[Leaf]]:
         """What there is, and what is to be done."""
         known = scene(self.frame, state, seen if self.view_only else None)
         todo = leaves(self.frame, self.level, state, known.known)
-        land = self._land(known, todo)
-        if with_shore:
+        first, second = reduce(or_, [leaf.first for leaf in todo]), reduce(or_, [leaf.second for leaf in todo])
+        land = self._land(known, todo, first | second)
+        if not hasty or language.PUT_NEXT in self.level.verbs:
             reach = paths.reach(known.here, land.walkable)
             land = land._replace(reach=reach, shore=paths.beside(reach))
-        return Situation(self.level, self.view_only, known, land), todo
+        keep = reduce(or_, [jnp.where(leaf.verb == language.PUT_NEXT, self._put_cells(known, leaf), 0) for leaf in todo])
+        return Situation(self.level, self.view_only, hasty, known, land, first, second, keep), todo
 
-    def _land(self, known: Scene, todo: list[Leaf]) -> Land:
-        """Without the shore."""
+    def _put_cells(self, known: Scene, leaf: Leaf) -> jax.Array:
+        """Next to what something is to be put; if that was not seen, it may be wherever nothing was."""
+        around = paths.beside(leaf.second) & known.kinds(symbols.EMPTY)
+        return jnp.where(_any(leaf.second), around, known.unseen) if self.view_only else around
+
+    def _land(self, known: Scene, todo: list[Leaf], wanted: jax.Array) -> Land:
+        """Without reach and shore."""
         verbs, none = self.level.verbs, jnp.zeros_like(known.here)
         free = known.kinds(symbols.EMPTY, symbols.FLOOR, symbols.DOOR_OPEN) | known.here
         closed, locked = known.kinds(symbols.DOOR_CLOSED), known.kinds(symbols.DOOR_LOCKED)
         movable = known.kinds(symbols.KEY, symbols.BALL, symbols.BOX)
-        # what would end the episode in failure
-        if verbs & {language.OPEN, language.PICK_UP, language.PUT_NEXT}:
-            strict_open = reduce(or_, [leaf.strict & (leaf.verb == language.OPEN) for leaf in todo])
-            strict_else = reduce(or_, [leaf.strict & (leaf.verb != language.OPEN) for leaf in todo])
-            closed, movable = jnp.where(strict_open, 0, closed), jnp.where(strict_else, 0, movable)
-        if language.STOP_NEXT_TO in verbs:
-            closed = none
-        if verbs & {*_FETCHING, language.PUT_NEAR} or self.level.obstacles:
-            movable = none
-        if verbs & {language.OPEN_RED_THEN_BLUE, language.FIND_MATCH}:  # the blue door; the object that does not match
-            closed, free = closed & ~todo[0].second, free & ~todo[0].second
         has_key = symbols.kind_of(known.carrying) == symbols.KEY
         fits = has_key & (symbols.colour_of(known.carrying) == jnp.arange(len(COLOURS)))
         unlockable = locked & known.with_colours(fits)
-        return Land(known.kinds(symbols.EMPTY), free, free | closed, movable, unlockable, locked & ~unlockable, none, none)
+        # what would end the episode in failure
+        fixed = jnp.bool_(bool(verbs & {*_FETCHING, language.PUT_NEAR, language.STOP_NEXT_TO} or self.level.obstacles))
+        if verbs & {language.OPEN, language.PICK_UP, language.PUT_NEXT}:
+            closed = jnp.where(reduce(or_, [leaf.strict & (leaf.verb == language.OPEN) for leaf in todo]), 0, closed)
+            fixed = reduce(or_, [leaf.strict & (leaf.verb != language.OPEN) for leaf in todo])
+        if language.STOP_NEXT_TO in verbs:
+            closed = none
+        if verbs & {language.OPEN_RED_THEN_BLUE, language.FIND_MATCH}:  # the blue door; the object that does not match
+            closed, free = closed & ~todo[0].second, free & ~todo[0].second
+        # a box that must not be picked up can still be made to vanish
+        boxes = none if language.STOP_NEXT_TO in verbs else known.kinds(symbols.BOX) & ~wanted
+        return Land(
+            floor=known.kinds(symbols.EMPTY),
+            free=free,
+            walkable=free | closed,
+            movable=jnp.where(fixed, 0, movable),
+            toggled=unlockable | jnp.where(fixed, boxes, 0),
+            locked=locked & ~unlockable,
+            reach=none,
+            shore=none,
+        )
 
     def _aims(self, now: Situation, todo: list[Leaf]) -> Aims:
         """One a leaf, for what would complete it."""
@@ -323,7 +375,7 @@ class _Planner:
         if self.view_only:  # nothing that the mission is about was seen yet
             clueless = ~jnp.any(cells | buried != 0)
             cells, action = jnp.where(clueless, now.scene.unseen, cells), jnp.where(clueless, FORWARD, action)
-        return Aims(cells, action, buried)
+        return Aims(cells, action, jnp.asarray(buried))
 
     def _aim(self, now: Situation, leaf: Leaf) -> Aim:
         none = jnp.zeros_like(leaf.first)
@@ -339,21 +391,23 @@ class _Planner:
         known, land, none = now.scene, now.land, jnp.zeros_like(now.scene.here)
         keys = self._keys(known, state)
         locked = land.locked & known.with_colours(keys.known)
-        resorts = self._resorts(now, state)
+        resorts, new_ground = self._resorts(now, state), now.new_ground()
 
         def step_back(loop: _Detour) -> _Detour:
-            hurdles = (land.movable | land.unlockable, loop.locked)
-            met = paths.breach(loop.aims.all_cells | loop.aims.buried, land.walkable, hurdles, land.shore)
-            opens, moves = met & land.unlockable, met & land.movable
-            at_once = jnp.where(jnp.any(opens != 0), opens, moves)
+            hurdles = (land.movable | land.toggled, loop.locked)
+            met = paths.breach(loop.aims.all_cells, loop.aims.buried, land.walkable, hurdles, land.shore)
+            opens, moves = met & land.toggled, met & land.movable
+            # best what opens new ground and can stay elsewhere
+            moves = _best(_any, moves & new_ground & ~now.second, moves & ~now.second, moves)
+            at_once = jnp.where(_any(opens), opens, moves)
             # else a locked door is in the way: get its key
-            colours = known.colours_of(met & land.locked) & ~jnp.any(at_once != 0)
+            colours = known.colours_of(met & land.locked) & ~_any(at_once)
             alike = known.with_colours(colours)
             boxes = jax.lax.reduce_or(jnp.where(colours[:, None], keys.boxes, 0), axes=(0,))
             cells = jnp.stack([at_once | known.kinds(symbols.KEY) & alike, boxes])
-            action = jnp.stack([jnp.where(jnp.any(opens != 0), TOGGLE, PICKUP), TOGGLE])
+            action = jnp.stack([jnp.where(_any(opens), TOGGLE, PICKUP), TOGGLE])
             # or there is no way at all
-            stuck = ~jnp.any(met != 0)
+            stuck = ~_any(met)
             resort = jnp.minimum(loop.resort, resorts.action.size - 1)
             cells = jnp.where(stuck, jnp.stack([resorts.cells[resort], none]), cells)
             action = jnp.where(stuck, resorts.action[resort], action)
@@ -363,7 +417,7 @@ class _Planner:
                 aims=Aims(cells, action, none),
                 locked=jnp.where(stuck, locked, loop.locked & ~alike),
                 resort=loop.resort + stuck,
-                clears=~jnp.any(opens != 0) & jnp.any(moves != 0),
+                clears=~_any(opens) & _any(moves),
             )
 
         def continues(loop: _Detour) -> jax.Array:
@@ -377,7 +431,7 @@ class _Planner:
 
     def _resorts(self, now: Situation, state: GridState) -> Aims:
         """What to try, one after the other, where no way is known; actions that need no empty hands."""
-        drop = jnp.where(now.scene.hands_full, now.drop_cells(), 0)
+        drop = jnp.where(now.scene.hands_full, now.put_down(needed=jnp.bool_(False))[0], 0)
         if not self.view_only:
             return Aims(drop[None], jnp.array([DROP]), drop)
         cells = jnp.stack([now.scene.unseen, self._boxes_to_open(now.scene, state), drop])
@@ -385,11 +439,12 @@ class _Planner:
 
     def _with_room(self, now: Situation, detour: _Detour) -> Aims:
         """The aims that a detour ends with; but where there is no room to put down what it clears away, first make some."""
-        room = now.room(detour.aims.all_cells)
-        crowded = detour.clears & ~now.scene.hands_full & ~now.can_face(room)
-        beyond = now.land.walkable & ~now.land.reach
-        opening = jnp.where(crowded, now.land.movable & now.land.shore & paths.beside(beyond), 0)
-        cells = jnp.where(jnp.any(opening != 0), jnp.stack([opening, jnp.zeros_like(opening)]), detour.aims.cells)
+        after = now.without(paths.first_cell(detour.aims.cells[0]))
+        clears = detour.clears & ~now.scene.hands_full
+        room, _ = after.room(after._access(now.first), needed=clears)
+        opening = now.land.movable & now.land.shore & now.new_ground()
+        opening = jnp.where(clears & ~_any(room), _best(_any, opening & ~now.second, opening), 0)
+        cells = jnp.where(_any(opening), jnp.stack([opening, jnp.zeros_like(opening)]), detour.aims.cells)
         return detour.aims._replace(cells=cells)
 
     def _keys(self, known: Scene, state: GridState) -> _Keys:
@@ -405,10 +460,10 @@ class _Planner:
     def _boxes_to_open(self, known: Scene, state: GridState) -> jax.Array:
         """Where a key may be when all else has been seen: in boxes, best in those that no instruction is about."""
         boxes = known.kinds(symbols.BOX)
-        if state.task is None:
+        if state.task is None or state.objects is None:
             return boxes
         others = boxes & ~board(self.frame, state.objects.position, state.task.members != 0)
-        return jnp.where(jnp.any(others != 0), others, boxes)
+        return jnp.where(_any(others), others, boxes)
 
     def _poses(self, aims: Aims, which: jax.Array) -> paths.Poses:
         """Where to do what the aims of a mask say, bool `[N]`."""
@@ -441,6 +496,6 @@ class _Planner:
 
     def _claimed(self, action: jax.Array, todo: list[Leaf], state: GridState) -> jax.Array:
         """The action, or with done actions the claim that a leaf is fulfilled."""
-        if not self.level.done_action:
+        if not self.level.done_action or state.task is None:
             return action
         return jnp.where(state.task.matched != 0, DONE, action)

@@ -78,7 +78,7 @@ def reach(start: jax.Array, walkable: jax.Array) -> jax.Array:
     return jax.lax.while_loop(lambda boards: jnp.any(boards[0] != boards[1]), spread, (jnp.zeros_like(start), start))[1]
 
 
-def breach(goal: jax.Array, free: jax.Array, hurdles: tuple[jax.Array, ...], shore: jax.Array) -> jax.Array:
+def breach(goal: jax.Array, buried: jax.Array, free: jax.Array, hurdles: tuple[jax.Array, ...], shore: jax.Array) -> jax.Array:
     """What to do something about first, to get from a region to a goal outside.
 
     Spreads from the goal over free cells, and only where that leads nowhere over hurdles, the lower ones first, until it meets
@@ -86,6 +86,7 @@ def breach(goal: jax.Array, free: jax.Array, hurdles: tuple[jax.Array, ...], sho
 
     Args:
       goal: cells that shall be reached, none of them on the shore.
+      buried: hurdles that are goals themselves.
       free: cells that can be walked on.
       hurdles: cells that can be once something is done about them, from the easiest kind to the hardest.
       shore: cells next to the region.
@@ -100,16 +101,18 @@ def breach(goal: jax.Array, free: jax.Array, hurdles: tuple[jax.Array, ...], sho
     def spread(boards: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before = boards[1]
         around = beside(before)
-        after = before | around & tiers[-1]
+        after = before | (around | buried) & tiers[-1]
         for tier in reversed(tiers[:-1]):
-            grown = before | around & tier
+            grown = before | (around if tier is free else around | buried) & tier
             after = jnp.where(jnp.any(grown != before), grown, after)
         return before, after
 
     def continues(boards: tuple[jax.Array, jax.Array]) -> jax.Array:
         return jnp.any(boards[0] != boards[1]) & ~jnp.any(boards[1] & shore != 0)
 
-    return jax.lax.while_loop(continues, spread, (jnp.zeros_like(goal), goal))[1] & shore
+    # the first step counts as progress even where the goal is empty
+    first = spread((goal, goal))
+    return jax.lax.while_loop(continues, spread, first)[1] & shore
 
 
 class Errand(NamedTuple):
@@ -169,54 +172,65 @@ def _one_action_more(poses: Poses, walkable: jax.Array) -> Poses:
     return (poses | step | poses.turned()) & anyhow(walkable)
 
 
-def spare(roots: jax.Array, walkable: jax.Array) -> jax.Array:
-    """Cells each of which can be filled and leaves a way from the roots to all others.
-
-    Sufficient, not necessary: on the walk by layers from the roots, no cell of the next layer has it as its only neighbour here.
-    """
-
-    def spread(boards: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        layer, reached, needed = boards
-        once, twice = _counted([shift(layer, direction) for direction in range(4)])
-        after = once & walkable & ~reached
-        return after, reached | after, needed | layer & beside(after & ~twice)
-
-    start = (roots, roots, jnp.zeros_like(roots))
-    _, reached, needed = jax.lax.while_loop(lambda boards: jnp.any(boards[0] != 0), spread, start)
-    return reached & ~needed
+def first_cell(board: jax.Array) -> jax.Array:
+    """The first cell of a board, in reading order; none if it has none."""
+    rows = jnp.cumsum(board != 0)
+    return jnp.where(rows == 1, board & (~board + 1), 0)
 
 
-class Gaps(NamedTuple):
-    """Cells that something can be put into, as far as the eight cells around each show: uint32 `[H]`."""
-
-    discreet: jax.Array  # without hiding a thing next to it
-    harmless: jax.Array  # nor cutting a passage
-
-
-def gaps(free: jax.Array, things: jax.Array) -> Gaps:
-    """Where putting something does no harm.
+def harmless(free: jax.Array, things: jax.Array) -> jax.Array:
+    """Cells that something can be put into without harm, as far as the eight cells around each show.
 
     Args:
       free: cells that can be walked on.
       things: cells that one may want to stand next to.
 
     Returns:
-      Cells where each thing next to them has a free cell beside it that is next to this one; and those of them around which the
-      free cells hang together.
+      Cells around which the free cells hang together, and where each thing next to them has another of these beside it.
     """
     ring, ring_of_things = _ring(free), _ring(things)
     hides = [ring_of_things[i] & ~ring[i - 1] & ~ring[(i + 1) % 8] for i in range(1, 8, 2)]
-    _, parted = _counted([ring[i] & ~ring[i - 1] for i in range(8)])  # pieces of the free cells, on a walk around
-    discreet = ~reduce(or_, hides)
-    return Gaps(discreet, discreet & ~parted)
+    once = twice = jnp.zeros_like(free)  # whether a piece of the free cells begins, on a walk around
+    for i in range(8):
+        begins = ring[i] & ~ring[i - 1]
+        once, twice = once | begins, twice | once & begins
+    return ~(reduce(or_, hides) | twice)
 
 
-def _counted(boards: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Cells that are in at least one, and in at least two of the boards."""
-    once = twice = jnp.zeros_like(boards[0])
-    for board in boards:
-        once, twice = once | board, twice | once & board
-    return once, twice
+class Filling(NamedTuple):
+    """A cell to put something into."""
+
+    cell: jax.Array  # uint32 [H], none if there is none
+    stands: jax.Array  # uint32 [H], the cells next to it from which to do so
+
+
+def fill(cells: jax.Array, here: jax.Array, region: jax.Array, places: tuple[jax.Array, ...], needed: jax.Array) -> Filling:
+    """The nearest cell that can be filled so that a way is left from beside it to each of some places.
+
+    Args:
+      cells: that may be filled.
+      here: a cell of the region, to be near to.
+      region: cells that hang together.
+      places: sets of cells of the region; there must be a way to one cell of each, if it has any.
+      needed: whether to search at all, bool.
+    """
+
+    def look(loop: tuple[jax.Array, jax.Array, Filling]) -> tuple[jax.Array, jax.Array, Filling]:
+        near, rest, _ = loop
+        cell = first_cell(rest & beside(near))
+        left = region & ~cell
+        stands = beside(cell)
+        for place in places:
+            stands = stands & jnp.where(jnp.any(place != 0), reach(place & left, left), left)
+        near = jnp.where(jnp.any(cell != 0), near, near | beside(near) & region)
+        return near, rest & ~cell, Filling(cell, stands)
+
+    def continues(loop: tuple[jax.Array, jax.Array, Filling]) -> jax.Array:
+        return needed & jnp.any(loop[1] != 0) & ~jnp.any(loop[2].stands != 0)
+
+    none = jnp.zeros_like(cells)
+    found = jax.lax.while_loop(continues, look, (here, cells & beside(region), Filling(none, none)))[2]
+    return Filling(jnp.where(jnp.any(found.stands != 0), found.cell, 0), found.stands)
 
 
 def _ring(board: jax.Array) -> list[jax.Array]:

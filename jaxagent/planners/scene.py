@@ -117,7 +117,10 @@ class Leaf(NamedTuple):
 
 def leaves(frame: Frame, level: Level, state: GridState, known: jax.Array) -> list[Leaf]:
     """The leaves to be fulfilled now, in any order; only of levels with compound missions there may be two."""
-    mission = language.unflatten(level.mission) if state.mission is None else state.mission
+    mission = state.mission
+    if mission is None:
+        assert level.mission is not None
+        mission = language.unflatten(level.mission)
     verbs = mission.leaves[:, language.VERB]
     if state.task is None:
         nowhere, no = jnp.zeros_like(known), jnp.bool_(False)
@@ -134,6 +137,7 @@ def leaves(frame: Frame, level: Level, state: GridState, known: jax.Array) -> li
 
 def _leaf(frame: Frame, level: Level, state: GridState, known: jax.Array, verb: jax.Array, number: jax.Array) -> Leaf:
     task, objects = state.task, state.objects
+    assert task is not None and objects is not None
     members = task.members >> 2 * number
     first, second = members & 1 != 0, members & 2 != 0
     by_known_place = [verb == v for v in sorted(level.verbs & _BY_KNOWN_PLACE)]
