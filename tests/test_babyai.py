@@ -388,8 +388,11 @@ def test_mixture_plays():
     ("name", "options", "message"),
     [
         ("BabyAI-GoToLocl-v0", {}, "BabyAI-GoToLocal-v0"),
-        (babyai.MIX, {"levels": []}, "levels: expected at least one"),
-        (babyai.MIX, {"levels": ["BabyAI-Bosslevel"]}, "nearest: BabyAI-BossLevel-v0"),
+        (babyai.MIX, {"levels": []}, "levels: expected a list of at least one"),
+        (babyai.MIX, {"levels": "BabyAI-GoToLocal-v0"}, "levels: expected a list of at least one"),
+        (babyai.MIX, {"levels": ["BabyAI-Bosslevel"]}, "levels: expected BabyAI levels, .* nearest: BabyAI-BossLevel-v0"),
+        (babyai.MIX, {"levels": MIXED, "params": {"weights": [0, 0, 0]}}, "params.weights: expected numbers from 0"),
+        (babyai.MIX, {"levels": MIXED, "params": {"weights": [-1, 2, 1]}}, "params.weights: expected numbers from 0"),
         (babyai.MIX, {"levels": MIXED, "weights": [1, 2]}, "weights: expected 3 numbers"),
         (babyai.MIX, {"levels": MIXED, "weights": [0, 0, 0]}, "weights: expected 3 numbers"),
         (babyai.MIX, {"levels": MIXED, "weights": [1, -1, 1]}, "weights: expected 3 numbers"),

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagent.envs import bitboard, symbols
+from jaxagent.envs import bitboard, registry, symbols
 from jaxagent.envs.instructions import DROP, FORWARD, LEFT, RIGHT
 from jaxagent.planners import paths
+from jaxagent.planners.expert import expert
 
 SIDE = 9
 Pose = tuple[int, int, int]  # x, y, direction
@@ -148,6 +149,13 @@ def test_breach_crosses_as_few_hurdles_as_can_be() -> None:
         for cell in met:  # with one of them gone, one hurdle less remains
             assert _fewest(goal, cells | {cell}, hurdles - {cell}, {cell}) == best - 1
     assert {1, 2, 10**6} <= set(counts)
+
+
+@pytest.mark.fast
+def test_plays_no_other_games() -> None:
+    env, _ = registry.make("Collector-v0")
+    with pytest.raises(ValueError, match="env: expected a level of MiniGrid or BabyAI"):
+        expert(env)
 
 
 @pytest.mark.fast

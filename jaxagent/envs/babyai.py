@@ -521,13 +521,20 @@ def make_mix(
     Raises:
       ValueError: no level, an unknown one, weights that are none, or what `make` refuses.
     """
-    if not levels:
-        raise ValueError("levels: expected at least one BabyAI level, got none")
+    if isinstance(levels, str) or not isinstance(levels, Sequence) or not levels:
+        raise ValueError(f"levels: expected a list of at least one BabyAI level, got {levels!r}")
+    for level in levels:
+        if level not in ENVS:
+            raise ValueError(f"levels: expected BabyAI levels, got {level!r}; nearest: {_nearest(str(level))}")
     shares = np.asarray([1.0] * len(levels) if weights is None else weights, np.float32)
     if shares.shape != (len(levels),) or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
         raise ValueError(f"weights: expected {len(levels)} numbers from 0, not all 0, got {weights!r}")
     env = _env(name, tuple(levels), obs=obs, mission=mission, fixed=fixed, done_action=done_action, max_steps=max_steps)
     return env, MixParams(max_steps=env.default_params.max_steps, weights=shares)
+
+
+def _nearest(name: str) -> str:
+    return ", ".join(difflib.get_close_matches(name, ENVS, cutoff=0.0))
 
 
 def _env(
@@ -536,8 +543,7 @@ def _env(
     table = FIXED if fixed else ENVS
     for known in levels:
         if known not in table:
-            nearest = ", ".join(difflib.get_close_matches(known, table, cutoff=0.0))
-            raise ValueError(f"name: expected a BabyAI level, got {known!r}; nearest: {nearest}")
+            raise ValueError(f"name: expected a BabyAI level, got {known!r}; nearest: {_nearest(known)}")
     chosen = [table[level] for level in levels]
     if max_steps is not None:
         chosen = [dataclasses.replace(level, max_steps=max_steps) for level in chosen]

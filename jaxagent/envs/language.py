@@ -324,6 +324,8 @@ def detokenize(tokens: ArrayLike) -> str:
 
 def _words(text: str) -> list[str]:
     """Words and commas."""
+    if not isinstance(text, str):
+        raise ValueError(f"mission: expected text, got {text!r}")
     words = []
     for match in re.finditer(r",|[^\s,]+", text.lower()):
         word = match.group()

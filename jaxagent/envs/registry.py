@@ -99,12 +99,15 @@ def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) 
     env, defaults = build(name, **options)
     chosen = override(defaults, params or {})
     _check_max_steps(env, chosen)
+    _check_weights(chosen)
     return env, chosen
 
 
 def check_name(name: str) -> None:
     """Raises ValueError with the nearest known names where `make` could not build `name`."""
     known = (*names(), *GYMNAX_IDS)
+    if not isinstance(name, str):
+        raise ValueError(f"name: expected the name of an environment, got {name!r}")
     if name in known or name.startswith(GYMNAX_PREFIX):
         return
     near = get_close_matches(name, known, n=3)
@@ -140,6 +143,13 @@ def _check_max_steps(env: Environment, params: PyTree) -> None:
     given = getattr(params, "max_steps", None)
     if given is not None and np.any(np.asarray(given) > env.spec.max_steps):
         raise ValueError(f"params.max_steps: expected at most {env.spec.max_steps}, the bound of this environment, got {given}")
+
+
+def _check_weights(params: PyTree) -> None:
+    """Raises ValueError where weights are none that a mixture can be drawn by."""
+    weights = getattr(params, "weights", None)
+    if weights is not None and (np.any(np.asarray(weights) < 0) or not np.any(np.asarray(weights) > 0)):
+        raise ValueError(f"params.weights: expected numbers from 0, not all of them 0, got {np.asarray(weights).tolist()}")
 
 
 _KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters

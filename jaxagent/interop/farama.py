@@ -44,7 +44,7 @@ def from_farama(farama_env: Any, obs: str = "symbolic", mission: str = "leaves")
       ValueError: an environment with rules of its own, another size of view, one that was never reset, or a state that none
         of our levels can have.
     """
-    source = farama_env.unwrapped
+    source = getattr(farama_env, "unwrapped", farama_env)
     _check(source)
     things = _Things(source)
     quest = _RULES[_owner(source, "step")](source, things)

@@ -46,7 +46,12 @@ def expert(env: GridEnv, *, view_only: bool = False) -> Policy:
       env: any environment of the grid engine.
       view_only: whether it acts only on cells that were in the agent's view in the course of the episode. If not, it knows the
         whole world, and what is in the boxes.
+
+    Raises:
+      ValueError: another kind of environment.
     """
+    if not isinstance(env, GridEnv):
+        raise ValueError(f"env: expected a level of MiniGrid or BabyAI, got {getattr(env, 'spec', env)!r}")
     planner = _Planner(env, view_only)
 
     def init(num_rows: int) -> jax.Array:
