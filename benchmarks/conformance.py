@@ -17,13 +17,13 @@ from typing import Any
 import gymnasium
 import minigrid  # noqa: F401  (registers its levels)
 import numpy as np
+from learning import machine
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import lockstep  # noqa: E402
 
-from jaxagent import provenance  # noqa: E402
 from jaxagent.envs import registry  # noqa: E402
 from jaxagent.files import write_json  # noqa: E402
 
@@ -85,7 +85,7 @@ def main() -> int:
     wrong = sum(len(row["mismatches"]) for row in levels.values())
     print(f"{len(levels)} levels, {total['episodes']} episodes, {total['steps']} steps, {wrong} mismatches")
     result = {
-        "machine": provenance.describe(),
+        "machine": machine(),
         "minigrid": minigrid.__version__,
         "resets": arguments.resets,
         "streams": list(lockstep.STREAMS),
