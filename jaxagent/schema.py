@@ -77,6 +77,21 @@ def problems(values: Mapping[str, Any], schema: Schema, path: str) -> list[str]:
     return found
 
 
+def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Raises ValueError for a value of another type than the function's argument has; names that it lacks are let be."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = parameter.annotation
+        if name in values and not isinstance(hint, str) and hint is not REQUIRED and not accepts(values[name], hint):
+            raise ValueError(f"{name}: expected {expected(hint)}, got {shown(values[name])}")
+
+
+def plain(value: Any) -> Any:
+    """A value as TOML has it: tuples and arrays as lists, the numbers of NumPy and JAX as Python's."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def completed(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """`values`, already checked, converted to their types and joined by the defaults, in the schema's order."""
     defaults = {name: field.default for name, field in schema.items() if field.default is not REQUIRED}
@@ -93,7 +108,7 @@ def suggestion(name: str, known: Collection[str], path: str = "") -> str:
 
 
 def accepts(value: Any, hint: Any) -> bool:
-    """Whether a value read from TOML fits an annotation. Numbers must be finite; None cannot be written, so it never fits."""
+    """Whether a value as TOML has it fits an annotation; None can only be given in Python. Numbers must be finite."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(accepts(value, arg) for arg in args)

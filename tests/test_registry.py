@@ -42,6 +42,21 @@ def test_params_are_set_and_cast() -> None:
         ("Collector-v0", {"obs": "rbg"}, "obs: expected one of"),
         ("MiniGrid-Fetch-5x5-N2-v0", {"mission": "text"}, "mission: expected one of leaves, tokens, got 'text'"),
         ("MiniGrid-Fetch-5x5-N2-v0", {"done_action": True}, "done_action: unknown option"),
+        ("BabyAI-Unlock-v0", {"fixed": "yes"}, "fixed: expected true or false, got 'yes'"),
+        ("BabyAI-Unlock-v0", {"fixed": 1}, "fixed: expected true or false, got 1"),
+        ("MiniGrid-Fetch-5x5-N2-v0", {"fixed": "no"}, "fixed: expected true or false, got 'no'"),
+        ("BabyAI-Unlock-v0", {"done_action": "yes"}, "done_action: expected true or false, got 'yes'"),
+        ("BabyAI-Unlock-v0", {"max_steps": 9.5}, "max_steps: expected an integer, got 9.5"),
+        ("BabyAI-Unlock-v0", {"max_steps": True}, "max_steps: expected an integer, got True"),
+        ("BabyAI-Unlock-v0", {"obs": ["rgb"]}, "obs: expected text, got ['rgb']"),
+        ("BabyAI-Unlock-v0", {"mission": None}, "mission: expected text, got None"),
+        ("BabyAI-Mix", {"levels": {"BabyAI-Unlock-v0": 1}}, "levels: expected a list, each text, got a table"),
+        ("BabyAI-Mix", {"levels": ["BabyAI-Unlock-v0", 3]}, "levels: expected a list, each text, got ['BabyAI-Unlock-v0', 3]"),
+        ("BabyAI-Mix", {"weights": "even"}, "weights: expected a list, each a finite number, got 'even'"),
+        ("CollectorRandom-v0", {"size": "8"}, "size: expected an integer, got '8'"),
+        ("CartPole-v1", {"max_steps_in_episode": "9"}, "max_steps_in_episode: expected an integer, got '9'"),
+        ("Catch-bsuite", {"rows": "9"}, "rows: expected an integer, got '9'"),
+        ("Collector-v0", {"params": 3}, "params: expected a dict of fields to set, got int"),
         ("Collector-v0", {"params": {"max_step": 1}}, "params.max_step: unknown field; did you mean 'max_steps'?"),
         ("Collector-v0", {"params": {"max_steps": 1.5}}, "params.max_steps: expected an integer, got 1.5"),
         (
@@ -60,6 +75,15 @@ def test_what_is_refused(name: str, arguments: dict, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         registry.make(name, **arguments)
     assert message in str(caught.value)
+
+
+@pytest.mark.fast
+def test_options_may_be_numbers_and_arrays_of_numpy() -> None:
+    levels = ("BabyAI-Unlock-v0", "BabyAI-GoTo-v0")
+    _, params = registry.make("BabyAI-Mix", levels=levels, weights=np.array([1, 3]), max_steps=np.int64(9), fixed=np.True_)
+    np.testing.assert_array_equal(params.weights, [1, 3])
+    assert params.max_steps == 9
+    assert registry.make("BabyAI-Mix", levels=list(levels))[0] == registry.make("BabyAI-Mix", levels=levels)[0]
 
 
 def test_gymnax_environments() -> None:

@@ -9,6 +9,7 @@ import flax.struct
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxagent import schema
 from jaxagent.envs import rooms
 from jaxagent.envs.grid import GridEnv, GridParams
 from jaxagent.envs.language import AFTER, ALONE, GO_TO, OPEN, PICK_UP, PUT_NEXT, THEN
@@ -521,14 +522,14 @@ def make_mix(
     Raises:
       ValueError: no level, an unknown one, weights that are none, or what `make` refuses.
     """
-    if isinstance(levels, str) or not isinstance(levels, Sequence) or not levels:
-        raise ValueError(f"levels: expected a list of at least one BabyAI level, got {levels!r}")
+    if not levels:
+        raise ValueError("levels: expected a list of at least one BabyAI level, got []")
     for level in levels:
         if level not in ENVS:
             raise ValueError(f"levels: expected BabyAI levels, got {level!r}; nearest: {_nearest(str(level))}")
     shares = np.asarray([1.0] * len(levels) if weights is None else weights, np.float32)
     if shares.shape != (len(levels),) or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
-        raise ValueError(f"weights: expected {len(levels)} numbers from 0, not all 0, got {weights!r}")
+        raise ValueError(f"weights: expected {len(levels)} numbers from 0, not all 0, got {schema.shown(weights)}")
     env = _env(name, tuple(levels), obs=obs, mission=mission, fixed=fixed, done_action=done_action, max_steps=max_steps)
     return env, MixParams(max_steps=env.default_params.max_steps, weights=shares)
 

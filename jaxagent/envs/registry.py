@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxagent import schema
 from jaxagent.envs import babyai, gridworld, minigrid
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridParams
@@ -96,10 +97,13 @@ def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) 
     else:
         build = ENVS[name].make
         _check_known("option", options, option_defaults(name))
+    options = {option: schema.plain(value) for option, value in options.items()}
+    schema.check_arguments(ENVS[name].signature if name in ENVS else build, options)
     env, defaults = build(name, **options)
-    chosen = override(defaults, params or {})
+    given = {} if params is None else params
+    chosen = override(defaults, given)
     _check_max_steps(env, chosen)
-    _check_weights(chosen)
+    _check_weights(given)
     return env, chosen
 
 
@@ -134,6 +138,8 @@ def override(params: PyTree, values: Mapping[str, Any]) -> PyTree:
     Raises:
       ValueError: an unknown field, or a value of another kind or shape.
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"params: expected a dict of fields to set, got {type(values).__name__}")
     _check_known("field", values, [field.name for field in dataclasses.fields(params)], path="params.")
     return dataclasses.replace(params, **{name: _cast(name, value, getattr(params, name)) for name, value in values.items()})
 
@@ -145,11 +151,11 @@ def _check_max_steps(env: Environment, params: PyTree) -> None:
         raise ValueError(f"params.max_steps: expected at most {env.spec.max_steps}, the bound of this environment, got {given}")
 
 
-def _check_weights(params: PyTree) -> None:
-    """Raises ValueError where weights are none that a mixture can be drawn by."""
-    weights = getattr(params, "weights", None)
+def _check_weights(params: Mapping[str, Any]) -> None:
+    """Raises ValueError where weights are given that no mixture can be drawn by."""
+    weights = params.get("weights")
     if weights is not None and (np.any(np.asarray(weights) < 0) or not np.any(np.asarray(weights) > 0)):
-        raise ValueError(f"params.weights: expected numbers from 0, not all of them 0, got {np.asarray(weights).tolist()}")
+        raise ValueError(f"params.weights: expected numbers from 0, not all of them 0, got {schema.shown(weights)}")
 
 
 _KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters

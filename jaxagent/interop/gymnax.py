@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagent import schema
 from jaxagent.envs.base import Environment, StepOutput
 from jaxagent.envs.registry import GYMNAX_PREFIX
 from jaxagent.errors import DataError
@@ -77,7 +78,7 @@ def make(name: str, *, max_steps_in_episode: int | None = None, **options: Any) 
       **options: arguments of the environment's constructor; lists count as tuples.
 
     Raises:
-      ValueError: an unknown id or option, or an option that cannot be hashed.
+      ValueError: an unknown id or option, or an option of another type than the constructor says.
       DataError: the environment's data cannot be had.
     """
     gymnax_id = name.removeprefix(GYMNAX_PREFIX)
@@ -86,6 +87,8 @@ def make(name: str, *, max_steps_in_episode: int | None = None, **options: Any) 
         raise ValueError(f"name: expected an id that gymnax registers, found {name!r}; nearest: {', '.join(near)}")
     source = Registered(gymnax_id, tuple(sorted((option, _hashable(option, value)) for option, value in options.items())))
     try:
+        if options:
+            schema.check_arguments(type(_instance(Registered(gymnax_id, ()))), options)
         inner = _instance(source)
     except OSError as error:  # some environments fetch a data set
         raise DataError(f"{gymnax_id}: its data cannot be had: {error}") from error
