@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagent import report
 from jaxagent.envs import grid, minigrid, symbols, view
 
 EMPTY = "MiniGrid-Empty-5x5-v0"
@@ -122,6 +123,20 @@ def test_observations_fit_the_spec(obs):
             assert seen[name].shape == space.shape and seen[name].dtype == space.dtype
         assert np.max(seen["image"]) <= env.spec.observation["image"].high
     assert env.mission(state) == "use the key to open the door and then get to the goal"
+
+
+def test_what_shows_a_state_wants_one():
+    env, params = minigrid.make("MiniGrid-Empty-5x5-v0")
+    observation, state = env.reset(jax.random.key(0), params)
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), state)
+    for show in (env.mission, env.cells, env.agent, env.seen, lambda shown: report.draw(env, shown)):
+        with pytest.raises(ValueError, match=r"state: expected one, with cells \[193\], got cells \[3, 193\]; of several"):
+            show(several)
+        with pytest.raises(ValueError, match="state: expected a GridState, got dict"):
+            show(observation)
+    other = minigrid.make("MiniGrid-Empty-6x6-v0")[0]
+    with pytest.raises(ValueError, match=r"state: expected one, with cells \[\d+\], got cells \[193\]$"):
+        other.mission(state)
 
 
 def test_rows_of_a_batch_equal_single_environments():

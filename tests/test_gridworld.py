@@ -161,6 +161,15 @@ def test_symbolic_is_minigrids_encoding(player):
     assert image[3, 3].tolist() == [1, 0, 0]  # empty
 
 
+def test_what_shows_a_state_wants_one(player):
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), player.start)
+    for show in (player.env.cells, player.env.agent, player.env.seen):
+        with pytest.raises(ValueError, match=r"state: expected one, with cells \[8, 4\], got cells \[3, 8, 4\]; of several"):
+            show(several)
+        with pytest.raises(ValueError, match="state: expected a CollectorState, got NoneType"):
+            show(None)
+
+
 def test_rgb_is_the_rendered_grid():
     player = Player(obs="rgb", tile_size=4)
     for observation, state, *_ in player.walk([UP, UP, RIGHT]):

@@ -148,6 +148,8 @@ class TestErrors:
     def test_detokenize(self, tokens):
         with pytest.raises(ValueError, match=f"mission: expected tokens 0 - 54, got {tokens[-1]}"):
             detokenize(np.array(tokens))
+        with pytest.raises(ValueError, match=r"mission: expected tokens \[L\] of one text, got \[1, \d\]"):
+            detokenize(np.array([tokens]))
 
     @pytest.mark.parametrize(
         ("words", "wrong"),
@@ -196,6 +198,8 @@ class TestErrors:
         mission = parse("go to the red ball")
         with pytest.raises(ValueError, match=r"mission: expected leaves of shape \(4, 8\), got \(2, 8\)"):
             text(mission._replace(leaves=mission.leaves[:2]))
+        with pytest.raises(ValueError, match=r"mission: expected leaves of shape \(4, 8\), got \(3, 4, 8\)"):
+            text(jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), mission))
         with pytest.raises(ValueError, match="mission: order: expected 0 - 2, got 3"):
             text(mission._replace(order=jnp.uint8(3)))
         with pytest.raises(ValueError, match="no mission; they read 'go to the red ball, then '"):

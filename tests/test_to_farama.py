@@ -246,6 +246,10 @@ def test_one_state_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     env, params, state = first("MiniGrid-Empty-5x5-v0")
     with pytest.raises(ValueError, match=r"state: expected one, with cells \[193\], got cells \[3, 193\]"):
         to_farama(env, params, jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), state))
+    with pytest.raises(ValueError, match="state: expected a GridState, got dict"):
+        to_farama(env, params, env.observe(state))
+    with pytest.raises(ValueError, match="env: expected a level of MiniGrid or BabyAI that Farama registers, got GridState"):
+        to_farama(state, params, state)
     monkeypatch.setitem(sys.modules, "minigrid", None)
     with pytest.raises(ImportError, match=r"pip install jaxagent\[farama\]"):
         to_farama(env, params, state)

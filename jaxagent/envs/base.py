@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxagent.types import EnvSpec, PyTree
 
@@ -72,6 +73,17 @@ def redraw(env: Rejecting, key: jax.Array, params: PyTree) -> PyTree:
 def zeros_like(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
     """Zeros in the place of what `function` would return."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
+
+
+def check_state(state: Any, kind: type[Any], cells: tuple[int, ...]) -> None:
+    """Raises ValueError where `state` is not one state of class `kind`, with so many `cells`."""
+    if not isinstance(state, kind):
+        raise ValueError(f"state: expected a {kind.__name__}, got {type(state).__name__}")
+    shape = np.shape(state.cells)
+    if shape != cells:
+        several = shape[len(shape) - len(cells) :] == cells
+        hint = "; of several states take one: jax.tree.map(lambda leaf: leaf[0], state)" if several else ""
+        raise ValueError(f"state: expected one, with cells {list(cells)}, got cells {list(shape)}{hint}")
 
 
 class Drawable(Environment, Protocol):

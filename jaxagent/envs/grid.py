@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxagent.envs import language, symbols, view
-from jaxagent.envs.base import Info, StepOutput, redraw
+from jaxagent.envs.base import Info, StepOutput, check_state, redraw
 from jaxagent.envs.instructions import (
     CARRIED,
     DROP,
@@ -495,22 +495,30 @@ class GridEnv:
         hands = jnp.where(state.carrying == 0, jnp.uint8(symbols.EMPTY_CELL), state.carrying)
         return view.look(state.cells, indices, hands, see_through_walls=self.level.see_through_walls)
 
-    # for rendering
+    # for rendering, all of one state
+
+    def check_state(self, state: GridState) -> None:
+        """Raises ValueError where this is not one state of this environment."""
+        check_state(state, GridState, (self.frame.num_cells,))
 
     def cells(self, state: GridState) -> jax.Array:
         """The symbols of the world without the agent, uint8 `[W, H]`."""
+        self.check_state(state)
         return self.frame.unflatten(state.cells).T
 
     def agent(self, state: GridState) -> tuple[jax.Array, jax.Array]:
         """Where the agent is, int32 `[2]` as `(x, y)`, and its direction, int32."""
+        self.check_state(state)
         return jnp.stack(self.frame.xy(state.position)), state.direction
 
     def seen(self, state: GridState) -> jax.Array:
         """Which cells of the world the agent sees, bool `[W, H]`."""
+        self.check_state(state)
         indices = view.window(state.position, state.direction, self.frame.stride)
         mask = jnp.zeros(state.cells.shape, bool).at[indices].set(self._look(state) != 0)
         return self.frame.unflatten(mask).T
 
     def mission(self, state: GridState) -> str:
-        """The mission as text; on the host, for one state."""
+        """The mission as text; on the host."""
+        self.check_state(state)
         return language.text(self._mission(state))

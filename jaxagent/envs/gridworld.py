@@ -26,7 +26,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxagent.envs import symbols
-from jaxagent.envs.base import StepOutput
+from jaxagent.envs.base import StepOutput, check_state
 from jaxagent.render import atlas
 from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, check_action
 
@@ -321,14 +321,17 @@ class CollectorEnv:
 
     def cells(self, state: CollectorState) -> jax.Array:
         """Symbols of the whole grid without the agent, uint8 `[W, H]`, for rendering."""
+        check_state(state, CollectorState, self.level.size)
         return state.cells
 
     def agent(self, state: CollectorState) -> tuple[jax.Array, jax.Array]:
         """Where the agent is, int32 `[2]` as (x, y), and its direction, int32, for rendering."""
+        check_state(state, CollectorState, self.level.size)
         return state.xy, state.direction
 
     def seen(self, state: CollectorState) -> jax.Array:
         """Everything, bool `[W, H]`, for rendering."""
+        check_state(state, CollectorState, self.level.size)
         return jnp.ones(state.cells.shape, bool)
 
     def _rgb(self, state: CollectorState) -> jax.Array:

@@ -186,7 +186,7 @@ def text(mission: Mission) -> str:
     Raises:
       ValueError: the numbers are no mission.
     """
-    leaves, order = np.asarray(mission.leaves), int(mission.order)
+    leaves, order = np.asarray(mission.leaves), np.asarray(mission.order)
     _check_range(leaves, order)
     halves = [" and ".join(_clause(row) for row in half if row[VERB]) for half in (leaves[:2], leaves[2:])]
     sentence = f"{halves[0]} {_ORDERS[order]} {halves[1]}" if order else halves[0]
@@ -217,7 +217,7 @@ def parse(text: str, verbs: Collection[int] = VERBS.keys()) -> Mission:
     return Mission(jnp.asarray(leaves), jnp.uint8(order))
 
 
-def _check_range(leaves: np.ndarray, order: int) -> None:
+def _check_range(leaves: np.ndarray, order: np.ndarray) -> None:
     if leaves.shape != (NUM_LEAVES, NUM_FIELDS):
         raise ValueError(f"mission: expected leaves of shape {(NUM_LEAVES, NUM_FIELDS)}, got {leaves.shape}")
     for (i, field), value in np.ndenumerate(leaves):
@@ -313,9 +313,11 @@ def detokenize(tokens: ArrayLike) -> str:
     """The text of tokens `[L]`.
 
     Raises:
-      ValueError: a number that is no token.
+      ValueError: a number that is no token, or tokens of several texts.
     """
     numbers = np.asarray(tokens)
+    if numbers.ndim != 1:
+        raise ValueError(f"mission: expected tokens [L] of one text, got {list(numbers.shape)}")
     wrong = numbers[(numbers < 0) | (numbers >= len(VOCABULARY))]
     if wrong.size:
         raise ValueError(f"mission: expected tokens 0 - {len(VOCABULARY) - 1}, got {wrong[0]}")

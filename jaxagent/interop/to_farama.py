@@ -53,8 +53,7 @@ def to_farama(env: GridEnv, params: GridParams, state: GridState, *, seed: int |
         verifier is not set to, which has them in the whole process or not at all.
     """
     source = counterpart(env)
-    if np.shape(state.cells) != (env.frame.num_cells,):
-        raise ValueError(f"state: expected one, with cells [{env.frame.num_cells}], got cells {list(np.shape(state.cells))}")
+    env.check_state(state)
     state = jax.device_get(state)
     mission: Any = language.unflatten(env.level.mission) if env.level.mission else state.mission
     leaves, order = np.asarray(mission.leaves), int(mission.order)
@@ -84,7 +83,7 @@ def counterpart(env: Any) -> Any:
         import minigrid  # noqa: F401  (registers its levels)
     except ImportError as error:
         raise ImportError("minigrid is not installed: pip install jaxagent[farama]") from error
-    name = env.spec.name
+    name = env.spec.name if hasattr(env, "spec") else type(env).__name__
     if not isinstance(env, GridEnv) or not name.startswith(("MiniGrid-", "BabyAI-")) or name not in gymnasium.registry:
         raise ValueError(f"env: expected a level of MiniGrid or BabyAI that Farama registers, got {name}")
     with warnings.catch_warnings():
