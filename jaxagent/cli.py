@@ -133,12 +133,12 @@ def _print_settings(arguments: Sequence[str]) -> None:
     """Lists what the config among the arguments sets, and what else it could."""
     for path in [Path(argument) for argument in arguments if argument.endswith(".toml")]:
         from jaxagent import config, schema
+        from jaxagent.envs import registry
 
-        print(f"\nsettings, with their values in {path}:")
+        print(f"\nsettings, with their values in {path}; lists as [64,64] or 64,64:")
         for name, value, known in config.settings(config.read(path)):
-            print(
-                f"  --{name:28} {'' if value is None else value!s:12} {schema.expected(known.hint)}; {known.doc}".rstrip("; ")
-            )
+            shown = "" if value is None else registry.written_option(value)
+            print(f"  --{name:28} {shown:12} {schema.expected(known.hint)}; {known.doc}".rstrip("; "))
 
 
 def _nearest(word: str, known: Collection[str]) -> str:

@@ -26,8 +26,8 @@ Overrides = Annotated[Mapping[str, str], Suppress]  # settings of a config by do
 class Train:
     """Train an agent as a config says.
 
-    Every setting of the config can be given as --TABLE.NAME VALUE, such as --learner.lr 1e-3; with --help behind a config all
-    of them are listed.
+    Every setting of the config can be given as --TABLE.NAME VALUE, such as --learner.lr 1e-3 or, for a list,
+    --network.hidden 64,64; a list of one is [64]. With --help behind a config all of them are listed.
 
     Attributes:
       config: TOML file.
@@ -276,9 +276,9 @@ class Envs:
             print(json.dumps(rows))
             return
         for row in rows:
-            native = row["options"] is not None
-            options = ", ".join(f"{name}={default!r}" for name, default in row["options"].items()) if native else "(gymnax)"
-            print(f"{row['name']:34} {options}")
+            native, defaults = row["options"] is not None, row["options"] or {}
+            options = ", ".join(f"{name}={registry.written_option(default)}" for name, default in defaults.items())
+            print(f"{row['name']:34} {options if native else '(gymnax)'}")
 
 
 @dataclass(frozen=True)

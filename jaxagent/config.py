@@ -98,7 +98,8 @@ def read(path: Path, overrides: Mapping[str, str] | None = None) -> Config:
 
     Args:
       path: a TOML file.
-      overrides: values by dotted path (`learner.lr`), written as in TOML; text needs no quotes.
+      overrides: values by dotted path (`learner.lr`), written as in TOML; text needs no quotes, and lists need no brackets:
+        `64,64`, `BabyAI-GoTo-v0,BabyAI-Open-v0`.
 
     Raises:
       ConfigError: what is wrong, in at most five lines, each with the path of the field.
@@ -143,7 +144,7 @@ def _overridden(document: Mapping[str, Any], overrides: Mapping[str, str]) -> di
             table = table.setdefault(step, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"--{dotted}: {step} is a value, not a table")
-        table[name] = _value(text)
+        table[name] = _value(text, lists=bool(tables))
     train = changed.get("train")
     for given, other in (("num_updates", "total_steps"), ("total_steps", "num_updates")):
         if f"train.{given}" in overrides and f"train.{other}" not in overrides:
@@ -155,13 +156,17 @@ def _copied(value: Any) -> Any:
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _value(text: str) -> Any:
-    """A TOML value; text that is none is taken as it is."""
+def _value(text: str, *, lists: bool) -> Any:
+    """A TOML value; what is none is text, or with `lists` a list, if it has commas or brackets."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        return text
-    return parsed["value"] if parsed.keys() == {"value"} else text
+        parsed = {}
+    if parsed.keys() == {"value"}:
+        return parsed["value"]
+    if lists and ("," in text or text.startswith("[")):
+        return [_value(item, lists=False) for item in map(str.strip, text.strip("[] ").split(",")) if item]
+    return text
 
 
 # checking ---------------------------------------------------------------------------------------------------------------------
@@ -212,7 +217,7 @@ def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:
     """Every setting in a table: its dotted path, its value, and what is known about it."""
     env = config.env
     params_schema = {
-        name: Field(float, doc="traced; the environment's own unless given") for name in registry.param_names(env.name)
+        name: Field(float | list, doc="traced; the environment's own unless given") for name in registry.param_names(env.name)
     }
     tables = (
         ("env", env.options, _option_schema(env.name)),
@@ -358,7 +363,12 @@ def build(config: Config) -> tuple[Trainer, Schedule]:
 def _field_path(path: str, message: str, config: Config) -> str:
     """The message below the table that holds the field that it begins with, `path` if none does."""
     field = message.partition(":")[0]
-    tables = {"train.": vars(config.rollout), "learner.": config.learner.fields, "network.": config.network}
+    tables = {
+        "train.": vars(config.rollout),
+        "learner.": config.learner.fields,
+        "network.": config.network,
+        "env.": config.env.options,
+    }
     table = path if field in tables.get(path, ()) else next((name for name, held in tables.items() if field in held), path)
     return f"{table}{message}"
 

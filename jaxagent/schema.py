@@ -146,6 +146,7 @@ _WORDS = {
     float: "a finite number",
     jax.Array: "a finite number",
     str: "text",
+    list: "a list",
     dict: "a table",
     Mapping: "a table",
 }
@@ -169,6 +170,13 @@ def shown(value: Any) -> str:
         return "an integer beyond 32 bits"
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def written(value: Any) -> str:
+    """A value as it can be given on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shown_key(name: str) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -101,6 +102,21 @@ def test_help_behind_a_config_lists_its_settings(tiny: Path, capsys: pytest.Capt
         "--env.params.max_steps",
     ):
         assert setting in shown
+    assert "lists as [64,64] or 64,64" in shown
+    assert re.search(r"--network.hidden +\[8\] +a list, each an integer", shown)
+
+
+@pytest.mark.fast
+def test_help_on_a_mixture_is_for_users(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", str(tiny), "--help"]) == 0
+    assert "--network.hidden 64,64" in " ".join(capsys.readouterr().out.split())
+    mixture = tiny.with_name("mixture.toml")
+    mixture.write_text(TINY.replace("Collector-v0", "BabyAI-Mix"))
+    assert cli.main(["train", str(mixture), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"--env.levels +all 96 BabyAI levels +a list, each text; ids of BabyAI levels", shown)
+    assert re.search(r"--env.fixed +false +true or false; whether the original's defects are mended", shown)
+    assert "ENVS" not in shown and "`make`" not in shown
 
 
 @pytest.mark.fast
@@ -198,7 +214,10 @@ def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["Collector-v0"]["options"]["max_steps"] == 20
     assert "goal_reward" in listed["Collector-v0"]["params"]
     assert cli.main(["envs"]) == 0
-    assert "Collector-v0" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Collector-v0" in shown
+    assert "levels=all 96 BabyAI levels, weights=None, obs=packed" in shown
+    assert max(map(len, shown.splitlines())) < 160
 
 
 @pytest.mark.fast

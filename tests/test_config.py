@@ -278,6 +278,39 @@ def test_overrides(base: Path) -> None:
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("text", ["8,4", "8, 4", "[8,4]", "[8, 4]", "8,4,"])
+def test_lists_of_numbers_by_override(base: Path, text: str) -> None:
+    assert read(base, {"network.hidden": text}).network["hidden"] == (8, 4)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("form", ["{},{}", "{}, {}", "[{},{}]", '["{}", "{}"]', "['{}', '{}']", '"{}","{}"'])
+def test_lists_of_names_by_override(base: Path, form: str) -> None:
+    levels = ("BabyAI-GoToLocal-v0", "BabyAI-Open-v0")
+    overrides = {"env.name": "BabyAI-Mix", "env.params": "{}", "env.levels": form.format(*levels)}
+    assert read(base, overrides).env.options["levels"] == levels
+    assert read(base, overrides | {"env.levels": f"[{levels[1]}]"}).env.options["levels"] == levels[1:]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"env.levels": "BabyAI-Opn-v0,BabyAI-GoTo-v0"}, "env.levels: expected BabyAI levels, got 'BabyAI-Opn-v0'"),
+        (
+            {"env.levels": "[BabyAI-Open-v0]", "env.weights": "[0]"},
+            "env.weights: expected 1 numbers from 0, not all 0, got [0]",
+        ),
+        ({"env.levels": "BabyAI-Open-v0"}, "env.levels: expected a list, each text, got 'BabyAI-Open-v0'"),
+    ],
+)
+def test_a_wrong_mixture(base: Path, overrides: dict[str, str], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.build(read(base, {"env.name": "BabyAI-Mix", "env.params": "{}", **overrides}))
+    assert expected in str(caught.value)
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

@@ -484,10 +484,10 @@ def make(
     nothing. Such a level is drawn again.
 
     Args:
-      name: a key of `ENVS`.
-      obs: how `image` is encoded: see `GridEnv`.
-      mission: how `mission` is encoded: see `GridEnv`.
-      fixed: whether the defects are mended.
+      name: the level's id.
+      obs: how the image is encoded: packed, symbolic, onehot, full or rgb.
+      mission: how the mission is encoded: leaves or tokens.
+      fixed: whether the original's defects are mended.
       done_action: whether success must be claimed by the action DONE.
       max_steps: steps until truncation, instead of the level's own.
 
@@ -515,9 +515,13 @@ def make_mix(
 
     Args:
       name: the id.
-      levels: keys of `ENVS`.
-      weights: how often each comes, in proportion; all alike by default.
-      obs, mission, fixed, done_action, max_steps: as of `make`, for all levels.
+      levels: ids of BabyAI levels.
+      weights: how often each level comes, in proportion; all alike by default.
+      obs: how the image is encoded: packed, symbolic, onehot, full or rgb.
+      mission: how the mission is encoded: leaves or tokens.
+      fixed: whether the original's defects are mended.
+      done_action: whether success must be claimed by the action DONE.
+      max_steps: steps until truncation, instead of each level's own.
 
     Raises:
       ValueError: no level, an unknown one, weights that are none, or what `make` refuses.

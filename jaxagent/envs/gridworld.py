@@ -366,7 +366,13 @@ def _symbolic(state: CollectorState) -> jax.Array:
 
 
 def collector(*, obs: str = "packed", tile_size: int = 8, max_steps: int = 20) -> CollectorEnv:
-    """4 rows, 8 columns, 2 resources, 2 goals."""
+    """4 rows, 8 columns, 2 resources, 2 goals.
+
+    Args:
+      obs: how the image is encoded: packed, symbolic or rgb.
+      tile_size: pixels a cell, for rgb.
+      max_steps: steps until truncation.
+    """
     return _validated(CollectorEnv("Collector-v0", MapLevel(COLLECTOR_MAP), max_steps, obs, tile_size))
 
 
@@ -376,6 +382,14 @@ def collector_random(
     """`size` rows and columns, one goal, everything in random places.
 
     By default the shortest tour takes 21.5 steps on average; the longest of 3000 levels took 47.
+
+    Args:
+      obs: how the image is encoded: packed, symbolic or rgb.
+      tile_size: pixels a cell, for rgb.
+      max_steps: steps until truncation.
+      size: rows and columns.
+      resources: to collect.
+      walls: cells that are walls.
     """
     level = RandomLevel(size, resources, walls)
     level.validate()

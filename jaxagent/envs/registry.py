@@ -127,6 +127,11 @@ def option_defaults(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
+def written_option(value: Any) -> str:
+    """An option's value as it can be given on the command line, or `all 96 BabyAI levels`."""
+    return f"all {len(value)} BabyAI levels" if value == tuple(babyai.ENVS) else schema.written(value)
+
+
 def param_names(name: str) -> tuple[str, ...]:
     """Fields of a registered environment's params; empty for those of gymnax."""
     return tuple(field.name for field in dataclasses.fields(ENVS[name].params)) if name in ENVS else ()

@@ -172,10 +172,10 @@ def make(
     - PutNear ends after five times as many steps as its room is wide, not as it has cells.
 
     Args:
-      name: a key of `ENVS`.
-      obs: how `image` is encoded: see `GridEnv`.
-      mission: how `mission` is encoded: see `GridEnv`.
-      fixed: whether the defects are mended.
+      name: the level's id.
+      obs: how the image is encoded: packed, symbolic, onehot, full or rgb.
+      mission: how the mission is encoded: leaves or tokens.
+      fixed: whether the original's defects are mended.
       max_steps: steps until truncation, instead of the level's own.
 
     Raises:
