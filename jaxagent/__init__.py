@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxagent import interop as interop
     from jaxagent.envs.base import Environment as Environment
     from jaxagent.envs.registry import make as make
     from jaxagent.envs.vector import VectorEnv as VectorEnv
@@ -55,10 +56,12 @@ _ORIGINS = {
     "summarise": "evaluation",
     "unroll": "rollout",
 }
-__all__ = sorted(_ORIGINS)
+__all__ = sorted([*_ORIGINS, "interop"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "interop":
+        return importlib.import_module("jaxagent.interop")
     if name not in _ORIGINS:
         raise AttributeError(f"module 'jaxagent' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"jaxagent.{_ORIGINS[name]}"), name)

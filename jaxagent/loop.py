@@ -207,12 +207,17 @@ _EPISODE_MEANS = {
 
 
 def _headline(row: Mapping[str, Any]) -> dict[str, float]:
-    """What the progress display shows of a row: means over the seeds."""
-    shown = {name.partition("_")[0]: float(np.mean(row[name])) for name in ("return_mean", "success_rate") if name in row}
+    """What the progress display shows of a row: means over the seeds with episodes that ended, NaN where there are none."""
+    shown = {name.partition("_")[0]: _mean(row[name]) for name in ("return_mean", "success_rate") if name in row}
     if "eval" in row:
         name = "success_rate" if row["eval"]["success_rate"] is not None else "return_mean"
         shown[f"eval_{name.partition('_')[0]}"] = row["eval"][name]
     return shown
+
+
+def _mean(values: Any) -> float:
+    known = [value for value in np.ravel(values) if not np.isnan(value)]
+    return float(np.mean(known)) if known else np.nan
 
 
 def _evaluation(program: Program, state: RunState) -> dict[str, Any]:

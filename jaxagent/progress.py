@@ -3,6 +3,7 @@
 Written to the standard error, so that the standard output stays free for results.
 """
 
+import math
 import os
 import sys
 import time
@@ -26,7 +27,8 @@ class _Status(NamedTuple):
     def text(self) -> str:
         rate = "-" if self.steps_per_s is None else compact(self.steps_per_s)
         left = "-" if self.seconds_left is None else timedelta(seconds=round(self.seconds_left))
-        return "  ".join([f"{rate} steps/s", f"eta {left}", *(f"{name} {value:.4g}" for name, value in self.values.items())])
+        values = (f"{name} {'-' if math.isnan(value) else f'{value:.4g}'}" for name, value in self.values.items())
+        return "  ".join([f"{rate} steps/s", f"eta {left}", *values])
 
 
 class _Display(Protocol):
@@ -62,7 +64,7 @@ class Progress:
         self._display: _Display = _Bar(stream, total, start) if _is_terminal(stream) else _Lines(stream, interval, clock)
 
     def report(self, update: int, *, env_steps: int, values: Mapping[str, float]) -> None:
-        """Shows that `update` updates and `env_steps` environment steps are done in all."""
+        """Shows that `update` updates and `env_steps` environment steps are done in all; a value that is NaN as `-`."""
         self._marks.append((self._clock(), update, env_steps))
         (then, first_update, first_steps), (now, _, _) = self._marks[0], self._marks[-1]
         seconds, updates = now - then, update - first_update

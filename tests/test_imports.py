@@ -95,6 +95,19 @@ def test_imports_are_light(module: str) -> None:
 
 
 @pytest.mark.fast
+def test_other_libraries_are_reached_without_an_import_by_name() -> None:
+    code = (
+        "import sys, jaxagent; assert 'jaxagent.interop' not in sys.modules;"
+        "print(jaxagent.interop.farama.to_farama.__name__, jaxagent.interop.gymnax.to_gymnax.__name__);"
+        f"assert not {set(HEAVY)!r} & sys.modules.keys();"
+        "jaxagent.interop.nothing"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["to_farama", "to_gymnax"]
+    assert "AttributeError: module 'jaxagent.interop' has no attribute 'nothing'" in done.stderr
+
+
+@pytest.mark.fast
 def test_all_names_of_the_package_exist() -> None:
     for name in jaxagent.__all__:
         assert getattr(jaxagent, name) is not None

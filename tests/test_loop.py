@@ -162,6 +162,12 @@ def test_a_segment_is_summed_up():
     )
 
 
+def test_the_display_leaves_out_seeds_without_episodes():
+    shown = loop._headline({"return_mean": np.array([1.0, np.nan, 4.0]), "success_rate": np.array([np.nan, np.nan])})
+    assert shown["return"] == 2.5 and np.isnan(shown["success"])
+    assert loop._headline({"return_mean": np.float64(3.0)}) == {"return": 3.0}
+
+
 def test_one_program_serves_every_segment(tmp_path):
     program = Program(_trainer(), _schedule(), seed=0)
     state = program.init()
