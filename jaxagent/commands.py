@@ -96,6 +96,7 @@ class Eval:
       seed: Decides which levels are played.
       seed_index: Which of the run's seeds to evaluate.
       in_: Whose environment to play in: ours, or Farama's of the same id, which needs jaxagent[farama].
+      level: Of a run trained on BabyAI-Mix: the id of the only level to play, which --in farama needs.
       json: Print one JSON object.
     """
 
@@ -104,25 +105,31 @@ class Eval:
     seed: int = 0
     seed_index: int = 0
     in_: Annotated[Literal["jaxagent", "farama"], arg(name="in")] = "jaxagent"
+    level: str | None = None
     json: bool = False
 
     def run(self) -> None:
         import jax
 
         from jaxagent import evaluation, trained
+        from jaxagent.envs import babyai
 
         _at_least_one(episodes=self.episodes)
         _check_seed(self.seed)
         loaded = trained.load(self.directory, seed_index=self.seed_index)
+        where = {} if self.level is None else {"level": self.level}
         if self.in_ == "farama":
-            _show(_evaluated_in_farama(loaded, self.episodes, self.seed), as_json=self.json)
+            _show(_evaluated_in_farama(loaded, self.episodes, self.seed, self.level) | where, as_json=self.json)
             return
         env, params, policy, agent = loaded
+        if self.level is not None:
+            params = _level_chosen(lambda: babyai.only(env, params, self.level))
 
         def play(agent: Any, params: Any, key: jax.Array) -> evaluation.EpisodeResults:
             return evaluation.evaluate(env, params, policy, agent, key, num_episodes=self.episodes)
 
-        _show(evaluation.summarise(jax.jit(play)(agent, params, jax.random.key(self.seed))), as_json=self.json)
+        results = jax.jit(play)(agent, params, jax.random.key(self.seed))
+        _show(evaluation.summarise(results) | where, as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -392,19 +399,28 @@ def _loaded(path: Path) -> "Loaded":
     return trained.load(path)
 
 
-def _evaluated_in_farama(loaded: "Loaded", num_episodes: int, seed: int) -> dict[str, Any]:
+def _evaluated_in_farama(loaded: "Loaded", num_episodes: int, seed: int, level: str | None) -> dict[str, Any]:
     from jaxagent import evaluation
+    from jaxagent.envs import babyai
     from jaxagent.interop.to_farama import counterpart
 
     env: Any = loaded.env  # a level that Farama has, or else this is where it is refused
+    played = _level_chosen(lambda: babyai.member(env, level))
     try:
-        counterpart(env)
+        counterpart(played)
     except (ImportError, ValueError) as error:
         raise UsageError(f"--in farama: {error}") from error
     results = evaluation.evaluate_in_farama(
-        env, loaded.params, loaded.policy, loaded.agent, num_episodes=num_episodes, seed=seed
+        env, loaded.params, loaded.policy, loaded.agent, num_episodes=num_episodes, seed=seed, level=level
     )
     return evaluation.summarise(results) | {"in": "farama"}
+
+
+def _level_chosen(choose: Callable[[], Any]) -> Any:
+    try:
+        return choose()
+    except ValueError as error:  # it begins with `level: `
+        raise UsageError(f"--{error}") from error
 
 
 def _random_agent(name: str) -> "Loaded":

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxagent import rollout
 from jaxagent.envs.base import Environment
-from jaxagent.envs.grid import GridEnv, GridParams
+from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.interop.farama_episodes import Episodes
 from jaxagent.metrics import mean_interval, proportion_interval
@@ -56,15 +56,17 @@ _OUTCOMES = ("success", "performance")
 
 
 def evaluate_in_farama(
-    env: GridEnv, params: GridParams, policy: Policy, agent: Agent, *, num_episodes: int, seed: int
+    env: GridEnv, params: PyTree, policy: Policy, agent: Agent, *, num_episodes: int, seed: int, level: str | None = None
 ) -> EpisodeResults:
     """Plays in Farama's own environments of the same id, on levels that Farama draws, one episode each, to the end.
 
+    In a mixture, `level` is the id of the one to play; what the agent sees has the mixture's shapes.
+
     Raises:
       ImportError: `minigrid` is not installed.
-      ValueError: an environment that Farama does not have.
+      ValueError: an environment that Farama does not have, or no level of the mixture.
     """
-    episodes = Episodes(env, params, num_episodes=num_episodes, seed=seed)
+    episodes = Episodes(env, params, num_episodes=num_episodes, seed=seed, level=level)
     act_key = jax.random.key(seed)
 
     @jax.jit

@@ -14,7 +14,7 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
 from jaxagent import cli, evaluation  # noqa: E402
-from jaxagent.envs import registry  # noqa: E402
+from jaxagent.envs import babyai, registry  # noqa: E402
 from jaxagent.envs.grid import GridEnv, GridParams  # noqa: E402
 from jaxagent.interop.farama import from_farama  # noqa: E402
 from jaxagent.interop.farama_episodes import Episodes  # noqa: E402
@@ -74,6 +74,62 @@ def test_observations_are_ours(name: str, obs: str, mission: str) -> None:
                 np.testing.assert_array_equal(shown[key][i], value, f"{name} {key}")
                 assert shown[key].dtype == value.dtype
         episodes.step(rng.integers(env.spec.action.n, size=3))
+
+
+MIXED = ["BabyAI-GoToObjS4-v0", "BabyAI-GoToRedBallNoDists-v0", "BabyAI-MiniBossLevel-v0"]  # 4 x 4, 8 x 8 and 9 x 9 cells
+
+
+@pytest.mark.parametrize("obs", ["full", "packed"])
+def test_observations_are_those_of_the_mixture(obs: str) -> None:
+    """A smaller world lies in the upper left corner; the rest is wall, in ours and here."""
+    mixture, params = made("BabyAI-Mix", levels=MIXED, obs=obs, mission="tokens")
+    only = babyai.only(mixture, params, MIXED[1])
+    np.testing.assert_array_equal(only.weights, [0, 1, 0])
+    ours, _ = jax.jit(mixture.reset)(jax.random.key(0), only)
+    episodes = Episodes(mixture, params, num_episodes=2, seed=1, level=MIXED[1])
+    shown = episodes.observation()
+    assert {name: (leaf.shape[1:], leaf.dtype) for name, leaf in shown.items()} == {
+        name: (leaf.shape, leaf.dtype) for name, leaf in ours.items()
+    }
+    assert {source.max_steps for source in episodes._sources} == {64}  # 8 x 8 cells, one place to go to
+    for i, source in enumerate(episodes._sources):
+        alone, _, state = from_farama(source, obs, "tokens")
+        expected = alone.observe(state)
+        np.testing.assert_array_equal(shown["mission"][i], expected["mission"])
+        size = expected["image"].shape
+        np.testing.assert_array_equal(shown["image"][i][: size[0], : size[1]], expected["image"])
+    if obs == "full":
+        assert size == (8, 8, 3) and ours["image"].shape == (9, 9, 3)
+        for image in (ours["image"], *shown["image"]):
+            assert (np.asarray(image[8:]) == [2, 5, 0]).all() and (np.asarray(image[:, 8:]) == [2, 5, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "message"),
+    [
+        (
+            "BabyAI-Mix",
+            None,
+            f"level: expected one of those that BabyAI-Mix mixes ({', '.join(MIXED)}), got none",
+        ),
+        ("BabyAI-Mix", "BabyAI-GoToObjS5-v0", "got 'BabyAI-GoToObjS5-v0'; nearest: BabyAI-GoToObjS4-v0"),
+        ("BabyAI-GoToObjS4-v0", "BabyAI-GoTo-v0", "expected none, because BabyAI-GoToObjS4-v0 is no mixture"),
+    ],
+)
+def test_other_levels_are_refused(name: str, level: str | None, message: str) -> None:
+    env, params = made(name, **({"levels": MIXED} if name == "BabyAI-Mix" else {}))
+    with pytest.raises(ValueError) as caught:
+        Episodes(env, params, num_episodes=1, seed=0, level=level)
+    assert message in str(caught.value)
+
+
+def test_levels_of_a_mixture_are_as_they_are_alone() -> None:
+    options: dict[str, Any] = {"fixed": True, "done_action": True, "max_steps": 30, "obs": "rgb", "mission": "tokens"}
+    mixture, _ = made("BabyAI-Mix", levels=["BabyAI-Unlock-v0", "BabyAI-SynthS5R2-v0"], **options)
+    assert babyai.member(mixture, "BabyAI-SynthS5R2-v0") == made("BabyAI-SynthS5R2-v0", **options)[0]
+    alone, params = made("BabyAI-Unlock-v0")
+    assert babyai.member(alone, None) == babyai.member(alone, "BabyAI-Unlock-v0") == alone
+    assert babyai.only(alone, params, None) == params
 
 
 @pytest.mark.parametrize(
@@ -188,3 +244,33 @@ def test_what_cannot_be_evaluated_is_refused(
     monkeypatch.setitem(sys.modules, "minigrid", None)
     assert cli.main(["eval", str(run), "--in", "farama"]) == 2
     assert capsys.readouterr().err == "error: --in farama: minigrid is not installed: pip install jaxagent[farama]\n"
+
+
+@pytest.fixture(scope="module")
+def mixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mixture")
+    mixture = f'"BabyAI-Mix"\nlevels = {json.dumps(MIXED[:2])}\nobs = "full"'
+    (path / "tiny.toml").write_text(TINY.replace('"MiniGrid-GoToObject-6x6-N2-v0"', mixture))
+    assert cli.main(["train", str(path / "tiny.toml"), "--out", str(path / "run")]) == 0
+    return path / "run"
+
+
+def test_eval_of_a_mixture(mixture_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (str(mixture_run), "--episodes", "3", "--level", MIXED[0])
+    ours, theirs = evaluated(capsys, *arguments), evaluated(capsys, *arguments, "--in", "farama")
+    assert ours["level"] == theirs["level"] == MIXED[0] and theirs.pop("in") == "farama" and theirs.keys() == ours.keys()
+    assert 1 <= theirs["length_mean"] <= 20
+
+
+def test_eval_of_a_mixture_needs_a_level_of_it(mixture_run: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (
+            (mixture_run, "--in", "farama"),
+            f"--level: expected one of those that BabyAI-Mix mixes ({', '.join(MIXED[:2])}), got none",
+        ),
+        ((mixture_run, "--level", "BabyAI-GoToObjS5-v0"), "got 'BabyAI-GoToObjS5-v0'; nearest: BabyAI-GoToObjS4-v0"),
+        ((mixture_run, "--in", "farama", "--level", "nothing"), "--level: expected one of those that BabyAI-Mix mixes"),
+        ((run, "--level", MIXED[0]), "--level: expected none, because MiniGrid-GoToObject-6x6-N2-v0 is no mixture"),
+    ):
+        assert cli.main(["eval", *map(str, arguments)]) == 2
+        assert message in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import flax.struct
@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxagent import schema
 from jaxagent.envs import rooms
+from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv, GridParams
 from jaxagent.envs.language import AFTER, ALONE, GO_TO, OPEN, PICK_UP, PUT_NEXT, THEN
 from jaxagent.envs.room_levels import (
@@ -52,6 +53,7 @@ from jaxagent.envs.rooms.levels import (
     Things,
 )
 from jaxagent.envs.symbols import BALL, BLUE, BOX, GREY, KEY, LEFT, RED, RIGHT, UP
+from jaxagent.types import PyTree
 
 _AROUND_CENTRE = tuple((CENTRE, side) for side in SIDES)
 _IN_CENTRE = Agent((CENTRE,))
@@ -535,11 +537,45 @@ def make_mix(
     if shares.shape != (len(levels),) or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
         raise ValueError(f"weights: expected {len(levels)} numbers from 0, not all 0, got {schema.shown(weights)}")
     env = _env(name, tuple(levels), obs=obs, mission=mission, fixed=fixed, done_action=done_action, max_steps=max_steps)
+    env = dataclasses.replace(env, level=dataclasses.replace(env.level, names=tuple(levels)))
     return env, MixParams(max_steps=env.default_params.max_steps, weights=shares)
 
 
-def _nearest(name: str) -> str:
-    return ", ".join(difflib.get_close_matches(name, ENVS, cutoff=0.0))
+def member(env: Environment, level: str | None) -> Environment:
+    """One level of a mixture by itself, with the mixture's options. What is no mixture is its own and only level.
+
+    Args:
+      env: a mixture, or not.
+      level: the level's id; None will do where `env` is no mixture.
+
+    Raises:
+      ValueError: a level that is not in it, or None for a mixture.
+    """
+    names = env.level.names if isinstance(env, GridEnv) else ()
+    if isinstance(env, GridEnv) and level in names:
+        generate: Any = env.level.generate
+        alone = rooms.level(generate.levels[names.index(level)])
+        return dataclasses.replace(env, name=level, level=dataclasses.replace(alone, done_action=env.level.done_action))
+    name = env.spec.name
+    if names:
+        found = "none" if level is None else f"{level!r}; nearest: {_nearest(level, names)}"
+        known = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+        raise ValueError(f"level: expected one of those that {name} mixes ({known}), got {found}")
+    if level not in (None, name):
+        raise ValueError(f"level: expected none, because {name} is no mixture, got {level!r}")
+    return env
+
+
+def only(env: Environment, params: PyTree, level: str | None) -> PyTree:
+    """Params with which a mixture consists of one level. Raises as `member`."""
+    member(env, level)
+    if not isinstance(env, GridEnv) or not env.level.names:
+        return params
+    return dataclasses.replace(params, weights=np.array([name == level for name in env.level.names], np.float32))
+
+
+def _nearest(name: str, known: Collection[str] = ENVS) -> str:
+    return ", ".join(difflib.get_close_matches(name, known, cutoff=0.0))
 
 
 def _env(

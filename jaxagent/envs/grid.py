@@ -107,6 +107,7 @@ class Level:
       rejects: whether `generate` can draw a layout that is not accepted.
       variants: how many levels `generate` knows; one is drawn for each episode, by `params.weights` `[variants]` if several.
       done_action: whether success must be claimed, by the action DONE right after it.
+      names: ids of the variants, of a mixture.
     """
 
     generate: Generator
@@ -123,6 +124,7 @@ class Level:
     rejects: bool = False
     variants: int = 1
     done_action: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def can_succeed(self) -> bool:

@@ -12,33 +12,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagent.envs import language, symbols, view
-from jaxagent.envs.grid import MISSIONS, GridEnv, GridParams
+from jaxagent.envs import babyai, language, symbols, view
+from jaxagent.envs.grid import MISSIONS, GridEnv
 from jaxagent.envs.language import Mission
 from jaxagent.envs.rooms import Rooms
 from jaxagent.interop.to_farama import counterpart
+from jaxagent.types import PyTree
 
 _STREAM = 0x6D67  # keeps the seeds apart from whatever else is drawn by the same number
 
 
 class Episodes:
-    """Farama's environments of the same id as `env`, each reset by a seed of its own.
+    """Farama's environments of the same id as `env`, or as one of the levels that it mixes, each reset by a seed of its own.
 
     Attributes:
       mission: as `env` encodes it, uint8 `[N, ...]`.
       ended: bool `[N]`; an environment that has ended is not stepped any more.
     """
 
-    def __init__(self, env: GridEnv, params: GridParams, *, num_episodes: int, seed: int) -> None:
-        """Raises as `to_farama.counterpart`."""
+    def __init__(self, env: GridEnv, params: PyTree, *, num_episodes: int, seed: int, level: str | None = None) -> None:
+        """`level` is one of a mixture's. Raises as `babyai.member` and `to_farama.counterpart`."""
         self._env = env
-        self._sources = [counterpart(env) for _ in range(num_episodes)]
+        played: Any = babyai.member(env, level)
+        self._sources = [counterpart(played) for _ in range(num_episodes)]
         seeds = np.random.SeedSequence([_STREAM, seed]).generate_state(num_episodes)
         with contextlib.redirect_stdout(io.StringIO()):  # some levels print how often they drew anew
             self._seen = [source.reset(seed=int(seed))[0] for source, seed in zip(self._sources, seeds, strict=True)]
         for source in self._sources:
-            source.max_steps = _limit(env, params, source)
-        missions = [_mission(env, seen["mission"]) for seen in self._seen]
+            source.max_steps = _limit(played, params, source)
+        missions = [_mission(played, seen["mission"]) for seen in self._seen]
         encode = functools.partial(MISSIONS[env.mission_obs].encode, compound=env.level.compound)
         self.mission = jax.vmap(encode)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *missions))
         self.ended = np.zeros(num_episodes, bool)
@@ -50,7 +52,7 @@ class Episodes:
 
     def _image(self) -> jax.Array:
         if self._env.obs == "full":
-            return jnp.asarray(np.stack([_world(source) for source in self._sources]))
+            return jnp.asarray(np.stack([_world(source, self._env.level.size) for source in self._sources]))
         return _encode(self._env.obs, _packed(np.stack([seen["image"] for seen in self._seen])))
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +68,7 @@ class Episodes:
         return reward, success
 
 
-def _limit(env: GridEnv, params: GridParams, source: Any) -> int:
+def _limit(env: GridEnv, params: PyTree, source: Any) -> int:
     """Steps until the episode is truncated, after `reset`, which sets Farama's own limit where it differs by instance."""
     generate = env.level.generate
     by_instance = isinstance(generate, Rooms) and generate.levels[0].fixed_steps is None
@@ -90,8 +92,13 @@ def _encode(obs: str, views: np.ndarray) -> jax.Array:
     return jax.vmap(view.ENCODINGS[obs].encode)(jnp.asarray(views))
 
 
-def _world(source: Any) -> np.ndarray:
-    """The whole world, uint8 `[W, H, 3]`, with the agent in it, as MiniGrid's `FullyObsWrapper` shows it."""
-    image = source.grid.encode()
+def _world(source: Any, size: tuple[int, int]) -> np.ndarray:
+    """The whole world, uint8 `[W, H, 3]`, with the agent in it, as MiniGrid's `FullyObsWrapper` shows it.
+
+    Where it is smaller than `size`, `(W, H)`, the rest is wall.
+    """
+    image = np.empty((*size, 3), np.uint8)
+    image[:] = symbols.WALL, symbols.GREY, 0
+    image[: source.width, : source.height] = source.grid.encode()
     image[tuple(source.agent_pos)] = symbols.AGENT, symbols.RED, source.agent_dir
     return image
