@@ -402,7 +402,7 @@ def _loaded(path: Path) -> "Loaded":
 def _evaluated_in_farama(loaded: "Loaded", num_episodes: int, seed: int, level: str | None) -> dict[str, Any]:
     from jaxagent import evaluation
     from jaxagent.envs import babyai
-    from jaxagent.interop.to_farama import counterpart
+    from jaxagent.interop.farama.writing import counterpart
 
     env: Any = loaded.env  # a level that Farama has, or else this is where it is refused
     played = _level_chosen(lambda: babyai.member(env, level))

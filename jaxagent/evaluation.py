@@ -11,7 +11,7 @@ from jaxagent import rollout
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.vector import VectorEnv
-from jaxagent.interop.farama_episodes import Episodes
+from jaxagent.interop.farama.episodes import Episodes
 from jaxagent.metrics import mean_interval, proportion_interval
 from jaxagent.rollout import RolloutState
 from jaxagent.types import Agent, Carry, Policy, PolicyInput, PyTree

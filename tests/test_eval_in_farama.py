@@ -17,7 +17,7 @@ from jaxagent import cli, evaluation  # noqa: E402
 from jaxagent.envs import babyai, registry  # noqa: E402
 from jaxagent.envs.grid import GridEnv, GridParams  # noqa: E402
 from jaxagent.interop.farama import from_farama  # noqa: E402
-from jaxagent.interop.farama_episodes import Episodes  # noqa: E402
+from jaxagent.interop.farama.episodes import Episodes  # noqa: E402
 from jaxagent.types import Policy, PolicyInput  # noqa: E402
 
 TINY = """

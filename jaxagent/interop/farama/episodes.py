@@ -16,7 +16,7 @@ from jaxagent.envs import babyai, language, symbols, view
 from jaxagent.envs.grid import MISSIONS, GridEnv
 from jaxagent.envs.language import Mission
 from jaxagent.envs.rooms import Rooms
-from jaxagent.interop.to_farama import counterpart
+from jaxagent.interop.farama.writing import counterpart
 from jaxagent.types import PyTree
 
 _STREAM = 0x6D67  # keeps the seeds apart from whatever else is drawn by the same number
@@ -31,7 +31,7 @@ class Episodes:
     """
 
     def __init__(self, env: GridEnv, params: PyTree, *, num_episodes: int, seed: int, level: str | None = None) -> None:
-        """`level` is one of a mixture's. Raises as `babyai.member` and `to_farama.counterpart`."""
+        """`level` is one of a mixture's. Raises as `babyai.member` and `writing.counterpart`."""
         self._env = env
         played: Any = babyai.member(env, level)
         self._sources = [counterpart(played) for _ in range(num_episodes)]
