@@ -77,18 +77,26 @@ def problems(values: Mapping[str, Any], schema: Schema, path: str) -> list[str]:
     return found
 
 
-def check_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Raises ValueError for a value of another type than the function's argument has; names that it lacks are let be."""
+def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with those that a function has arguments for as TOML has them: lists, and Python's numbers.
+
+    Raises:
+      ValueError: a value of another type than its argument.
+    """
+    checked = dict(values)
     for name, parameter in inspect.signature(function).parameters.items():
         hint = parameter.annotation
-        if name in values and not isinstance(hint, str) and hint is not REQUIRED and not accepts(values[name], hint):
-            raise ValueError(f"{name}: expected {expected(hint)}, got {shown(values[name])}")
+        if name not in values or hint is REQUIRED or isinstance(hint, str):
+            continue
+        checked[name] = value = _plain(values[name])
+        if not accepts(value, hint):
+            raise ValueError(f"{name}: expected {expected(hint)}, got {shown(value)}")
+    return checked
 
 
-def plain(value: Any) -> Any:
-    """A value as TOML has it: tuples and arrays as lists, the numbers of NumPy and JAX as Python's."""
+def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [_plain(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -93,6 +93,8 @@ def test_gymnax_environments() -> None:
     env, params = registry.make("CartPole-v1", params={"gravity": 5})
     assert params.gravity == np.float32(5.0)
     assert registry.make("gymnax/CartPole-v1")[0] == env
+    corners = registry.make("FourRooms-misc", goal_fixed=(8, 9))[0], registry.make("FourRooms-misc", goal_fixed=[8, 9])[0]
+    assert corners[0] == corners[1]
     with pytest.raises(ValueError, match="CartPole-v1"):
         registry.make("gymnax/CartPol-v1")
 

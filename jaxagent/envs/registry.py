@@ -97,8 +97,7 @@ def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) 
     else:
         build = ENVS[name].make
         _check_known("option", options, option_defaults(name))
-    options = {option: schema.plain(value) for option, value in options.items()}
-    schema.check_arguments(ENVS[name].signature if name in ENVS else build, options)
+    options = schema.checked_arguments(ENVS[name].signature if name in ENVS else build, options)
     env, defaults = build(name, **options)
     given = {} if params is None else params
     chosen = override(defaults, given)

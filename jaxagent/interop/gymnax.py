@@ -88,7 +88,7 @@ def make(name: str, *, max_steps_in_episode: int | None = None, **options: Any) 
     source = Registered(gymnax_id, tuple(sorted((option, _hashable(option, value)) for option, value in options.items())))
     try:
         if options:
-            schema.check_arguments(type(_instance(Registered(gymnax_id, ()))), options)
+            schema.checked_arguments(type(_instance(Registered(gymnax_id, ()))), options)
         inner = _instance(source)
     except OSError as error:  # some environments fetch a data set
         raise DataError(f"{gymnax_id}: its data cannot be had: {error}") from error
