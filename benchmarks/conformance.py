@@ -2,9 +2,10 @@
 
     python benchmarks/conformance.py [PART_OF_A_NAME ...] [--resets 20] [--steps 150] [--seed 0] [--name conformance]
 
-Each reset is played once by each stream of actions of `tests/lockstep.py`, for `--steps` steps or to the end; every other
-time the adversarial one starts anywhere in the level. Image, direction, mission, reward and both flags are compared at every
-step. Writes `benchmarks/results/NAME.json`, prints a table, and exits with 1 if anything differs.
+Each reset is played once by each stream of actions of `tests/lockstep.py`, random, our expert's and adversarial, for `--steps`
+steps or to the end; every other time the adversarial one starts anywhere in the level. Image, direction, mission, reward and
+both flags are compared at every step. Writes `benchmarks/results/NAME.json`, prints a table, and exits with 1 if anything
+differs.
 """
 
 import argparse
@@ -33,26 +34,27 @@ IDS = sorted(name for name in gymnasium.registry if name.startswith(("MiniGrid-"
 
 def check(name: str, *, resets: int, steps: int, seed: int) -> dict[str, Any]:
     """All episodes of one level."""
-    source = lockstep.made(name)
     episodes, found = [], []
-    for i in range(resets):
-        for number, (stream, make) in enumerate(lockstep.STREAMS.items()):
+    for number, (stream, make) in enumerate(lockstep.STREAMS.items()):
+        sources = [lockstep.made(name) for _ in range(resets)]
+        rngs = [np.random.default_rng([seed, i, number]) for i in range(resets)]
+        for i, source in enumerate(sources):
             seen = lockstep.reset(source, seed + i)
-            rng = np.random.default_rng([seed, i, number])
             found += [f"{stream}, seed {seed + i}: {what}" for what in lockstep.first_mismatches(source, seen)]
             if i % 2 and stream == "adversarial":
-                lockstep.scatter(source, rng)
-            episodes.append((stream, seed + i, lockstep.record(source, make(source, rng), steps)))
+                lockstep.scatter(source, rngs[i])
+        for i, (source, actions) in enumerate(zip(sources, make(sources, rngs), strict=True)):
+            episodes.append((stream, seed + i, lockstep.record(source, actions, steps)))
     shown = lockstep.replay([episode for *_, episode in episodes], steps)
-    ends: Counter[str] = Counter()
+    ends: dict[str, Counter[str]] = {stream: Counter() for stream in lockstep.STREAMS}
     for (stream, reset_seed, episode), ours in zip(episodes, shown, strict=True):
         found += [f"{stream}, seed {reset_seed}: {what}" for what in lockstep.mismatches(episode, ours)]
-        ends[_end(episode.steps)] += 1
-    moves = lockstep.obstacle_moves(source, MOVES) if hasattr(source, "obstacles") else None
+        ends[stream][_end(episode.steps)] += 1
+    moves = lockstep.obstacle_moves(sources[0], MOVES) if hasattr(sources[0], "obstacles") else None
     return {
         "episodes": len(episodes),
         "steps": sum(len(episode.actions) for *_, episode in episodes),
-        "ends": dict(sorted(ends.items())),
+        "ends": {stream: dict(sorted(counts.items())) for stream, counts in ends.items()},
         "generated": name in registry.ENVS,
         "mismatches": found,
         "obstacle_moves_p": moves,
@@ -77,13 +79,15 @@ def main() -> int:
     began, levels = time.monotonic(), {}
     for name in names:
         levels[name] = row = check(name, resets=arguments.resets, steps=arguments.steps, seed=arguments.seed)
-        ends = ", ".join(f"{count} {end}" for end, count in row["ends"].items())
-        print(f"{name:45} {row['steps']:6} steps  {len(row['mismatches'])} mismatches  ({ends})", flush=True)
+        wins = ", ".join(f"{stream} {counts.get('success', 0)}" for stream, counts in row["ends"].items())
+        print(f"{name:45} {row['steps']:6} steps  {len(row['mismatches'])} mismatches  (successes: {wins})", flush=True)
         for what in row["mismatches"][:3]:
             print(f"    {what[:300]}", flush=True)
     total = {key: sum(row[key] for row in levels.values()) for key in ("episodes", "steps")}
     wrong = sum(len(row["mismatches"]) for row in levels.values())
+    successes = sum(row["ends"]["expert"].get("success", 0) for row in levels.values()) / (arguments.resets * len(levels))
     print(f"{len(levels)} levels, {total['episodes']} episodes, {total['steps']} steps, {wrong} mismatches")
+    print(f"{successes:.1%} of the expert's episodes end in success")
     result = {
         "machine": machine(),
         "minigrid": minigrid.__version__,
@@ -94,6 +98,7 @@ def main() -> int:
         "levels": len(levels),
         **total,
         "mismatches": wrong,
+        "expert_success": successes,
         "by_level": levels,
     }
     write_json(ROOT / "benchmarks" / "results" / f"{arguments.name}.json", result)

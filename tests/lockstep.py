@@ -19,12 +19,14 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import planning
 from scipy.stats import chi2_contingency
 
 from jaxagent.envs import grid
 from jaxagent.interop.farama import from_farama
 
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
+HORIZON = 256  # actions that the expert plans at most
 
 
 class Steps(NamedTuple):
@@ -86,9 +88,40 @@ def adversarial_stream(source: Any, rng: np.random.Generator, *, complete: bool 
     return act
 
 
-STREAMS: dict[str, Callable[[Any, np.random.Generator], Stream]] = {
-    "random": random_stream,
-    "adversarial": adversarial_stream,
+def expert_streams(sources: list[Any], rngs: list[np.random.Generator]) -> list[Stream]:
+    """What our expert does from where these environments of one level are, planned ahead.
+
+    It cannot know where obstacles will move, and is asked at each step; where there is nothing to succeed at, something is done
+    all the same.
+    """
+    level = from_farama(sources[0])[0].level
+    if not level.can_succeed:
+        return [adversarial_stream(*each, complete=True) for each in zip(sources, rngs, strict=True)]
+    if level.obstacles:
+        return [functools.partial(_advice, source) for source in sources]
+    return [script(actions) for actions in _plans(sources, HORIZON).actions.tolist()]
+
+
+def _advice(source: Any) -> int:
+    return int(_plans([source], 1).actions[0, 0])
+
+
+def _plans(sources: list[Any], num_steps: int) -> planning.Plans:
+    envs, _, states = zip(*map(from_farama, sources), strict=True)
+    return planning.plans(envs[0], planning.stacked(states), num_steps)
+
+
+Streams = Callable[[list[Any], list[np.random.Generator]], list[Stream]]  # of environments of one level
+
+
+def _one_by_one(make: Callable[[Any, np.random.Generator], Stream]) -> Streams:
+    return lambda sources, rngs: [make(*each) for each in zip(sources, rngs, strict=True)]
+
+
+STREAMS: dict[str, Streams] = {
+    "random": _one_by_one(random_stream),
+    "expert": expert_streams,
+    "adversarial": _one_by_one(adversarial_stream),
 }
 
 

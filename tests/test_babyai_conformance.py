@@ -11,7 +11,7 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
 import lockstep  # noqa: E402
-from lockstep import DONE, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, adversarial_stream, random_stream, script  # noqa: E402
+from lockstep import DONE, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, adversarial_stream, script  # noqa: E402
 from minigrid.core.world_object import Ball, Box, Door, Key  # noqa: E402
 from minigrid.envs.babyai.core import verifier  # noqa: E402
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel  # noqa: E402
@@ -37,10 +37,11 @@ STEPS = 80
 
 @pytest.mark.parametrize(("name", "seed"), lockstep.rotating(babyai.ENVS, 5))
 def test_a_sample_of_levels(name, seed):
-    for stream in (random_stream, adversarial_stream):
+    for make in lockstep.STREAMS.values():
         source = lockstep.made(name)
         assert not lockstep.first_mismatches(source, lockstep.reset(source, seed))
-        lockstep.run(source, stream(source, np.random.default_rng(seed)), STEPS)
+        (stream,) = make([source], [np.random.default_rng(seed)])
+        lockstep.run(source, stream, STEPS)
 
 
 def test_what_is_carried_from_the_start_is_first_seen_on_the_floor():

@@ -13,7 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
 import lockstep  # noqa: E402
-from lockstep import DONE, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, adversarial_stream, random_stream, script  # noqa: E402
+from lockstep import DONE, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, adversarial_stream, script  # noqa: E402
 from minigrid import wrappers  # noqa: E402
 from minigrid.core import grid as farama_grid  # noqa: E402
 from minigrid.core import world_object as objects  # noqa: E402
@@ -38,10 +38,11 @@ def made(name, seed, **options):
 
 @pytest.mark.parametrize(("name", "seed"), lockstep.rotating(minigrid.ENVS, 6))
 def test_a_sample_of_levels(name, seed):
-    for stream in (random_stream, adversarial_stream):
+    for make in lockstep.STREAMS.values():
         source = lockstep.made(name)
         assert not lockstep.first_mismatches(source, lockstep.reset(source, seed))
-        lockstep.run(source, stream(source, np.random.default_rng(seed)), STEPS)
+        (stream,) = make([source], [np.random.default_rng(seed)])
+        lockstep.run(source, stream, STEPS)
 
 
 # a level of each rule, and what ends it well ----------------------------------------------------------------------------------
