@@ -4,8 +4,9 @@
 
 Each id is reset as often on both sides, and what the levels are like is compared by permutation tests: how many things there
 are of each kind and colour and where they are, the state of the doors, the agent's pose, the mission, how far the agent has to
-walk (see `statistics`). Over all tests of all ids, p-values are corrected by Holm's method; failures are named. Writes
-`benchmarks/results/NAME.json`.
+walk (see `statistics`), and in how many actions our expert solves the level. These are not always the fewest, but counted by
+the same program on both sides; of the first 500 levels a side only, because it takes long to convert Farama's. Over all tests
+of all ids, p-values are corrected by Holm's method; failures are named. Writes `benchmarks/results/NAME.json`.
 
 Letters: `M` levels of both sides together, `W`, `H` size of the world, `D` columns of a statistic.
 """
@@ -16,6 +17,7 @@ import contextlib
 import io
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,14 +30,21 @@ import minigrid  # noqa: F401  registers its environments
 import numpy as np
 from learning import machine
 
-from jaxagent.envs import babyai, grid, registry, room_levels, rooms, symbols
-from jaxagent.files import write_json
-
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import planning  # noqa: E402
+
+from jaxagent.envs import babyai, grid, registry, room_levels, rooms, symbols  # noqa: E402
+from jaxagent.files import write_json  # noqa: E402
+from jaxagent.interop.farama import from_farama  # noqa: E402
+
 LEVEL = 0.05  # chance that anything at all is called a failure where all distributions are the same
 PERMUTATIONS = 999  # of every test; those that they do not settle get as many again and again
-TESTS_PER_ID = 12
+TESTS_PER_ID = 14
 MOST_CATEGORIES = 16
+SOLVED = 500  # levels a side that the expert solves
+HORIZON = 256  # actions that it may take
 PATIENCE = 20  # seconds for one reset of a Farama environment
 ROOM_LEVELS = babyai.ENVS | room_levels.minigrid()
 
@@ -50,7 +59,8 @@ KINDS = {
     "lava": (symbols.LAVA,),
 }
 SOLID = (symbols.WALL, symbols.KEY, symbols.BALL, symbols.BOX)
-FAR = 10**4  # steps to what cannot be reached
+FAR = 10**4  # steps to what cannot be reached, actions to solve what the expert cannot
+UNKNOWN = -1
 
 
 # levels -----------------------------------------------------------------------------------------------------------------------
@@ -65,6 +75,7 @@ class Levels(NamedTuple):
     carrying: np.ndarray  # uint8 [M], a symbol, or 0
     inside: np.ndarray  # int [M, 256], how many boxes hold a thing of each symbol
     max_steps: np.ndarray  # int [M]
+    solution: np.ndarray  # int [M], actions of the expert, or UNKNOWN
     missions: list[str]
 
 
@@ -119,13 +130,22 @@ def _levels(env: grid.GridEnv, state: grid.GridState) -> Levels:
         carrying=state.carrying,
         inside=inside,
         max_steps=np.full(len(cells), env.level.max_steps) if state.max_steps is None else state.max_steps,
+        solution=_solution(env, state),
         missions=[env.mission(jax.tree.map(lambda leaf, i=i: leaf[i], state)) for i in range(len(cells))],
     )
 
 
+def _solution(env: grid.GridEnv, state: grid.GridState) -> np.ndarray:
+    """Actions that our expert needs for the first levels, int `[N]`, of states, leaves `[N, ...]`."""
+    solution = np.full(len(state.position), UNKNOWN)
+    found = planning.plans(env, jax.tree.map(lambda leaf: leaf[:SOLVED], state), HORIZON)
+    solution[:SOLVED] = np.where(found.success, found.lengths, FAR)
+    return solution
+
+
 def theirs(name: str, resets: int, seed: int) -> Levels:
     source: Any = gymnasium.make(gymnasium.registry[name]).unwrapped
-    levels = []
+    levels, starts = [], []
     for i in range(resets):
         _reset(source, seed if i == 0 else None)
         inside = np.zeros(256, int)
@@ -135,9 +155,14 @@ def theirs(name: str, resets: int, seed: int) -> Levels:
         carrying = 0 if source.carrying is None else _symbol(source.carrying.encode())
         cells = _symbol(np.moveaxis(source.grid.encode(), -1, 0))
         agent = np.array(source.agent_pos)
+        if i < SOLVED:
+            env, _, state = from_farama(source)
+            starts.append(state)
         levels.append((cells, agent, source.agent_dir, carrying, inside, source.max_steps, source.mission))
     *arrays, missions = zip(*levels, strict=True)
-    return Levels(*map(np.array, arrays), list(missions))
+    solution = np.full(resets, UNKNOWN)
+    solution[:SOLVED] = _solution(env, planning.stacked(starts))
+    return Levels(*map(np.array, arrays), solution, list(missions))
 
 
 class _Hangs(BaseException):
@@ -337,12 +362,19 @@ def compare(first: Levels, second: Levels, *, resolution: float) -> list[Test]:
       first, second: levels of one id.
       resolution: how small a p-value may be found to be.
     """
-    sizes = len(first.missions), len(second.missions)
-    weights = np.repeat([1 / sizes[0], -1 / sizes[1]], sizes).astype(np.float32)
+    both = joined(first, second)
+    of_ours = np.repeat([True, False], [len(first.missions), len(second.missions)])
+    solved = both.solution != UNKNOWN
+    solution = {"solution": [_categories("actions of the expert", both.solution[solved])]}
+    return [*_tests(statistics(both), of_ours, resolution), *_tests(solution, of_ours[solved], resolution)]
 
+
+def _tests(groups: dict[str, list[Columns]], of_ours: np.ndarray, resolution: float) -> list[Test]:
+    """Args: what is compared, `[M, D]`, and which side each level is of, bool `[M]`."""
+    weights = np.where(of_ours, 1 / np.sum(of_ours), -1 / np.sum(~of_ours)).astype(np.float32)
     permuted = np.random.default_rng(0).permuted(np.broadcast_to(weights, (PERMUTATIONS, weights.size)), axis=1)
     tests = []
-    for group, parts in statistics(joined(first, second)).items():
+    for group, parts in groups.items():
         values = np.concatenate([part.values for part in parts], axis=1).astype(np.float32)
         varying = values.std(axis=0) > 0
         if not varying.any():
@@ -350,7 +382,7 @@ def compare(first: Levels, second: Levels, *, resolution: float) -> list[Test]:
         values, labels = values[:, varying], np.concatenate([part.labels for part in parts])[varying]
         scaled = (values - values.mean(axis=0)) / values.std(axis=0)
         worst = np.argmax((weights @ scaled) ** 2)
-        means = [float(side[:, worst].mean()) for side in np.split(values, [sizes[0]])]
+        means = [float(values[side, worst].mean()) for side in (of_ours, ~of_ours)]
         for name, total in ((group, np.sum), (f"{group}, one by one", np.max)):
             p = _p_value(scaled, weights, permuted, total, resolution)
             tests.append(Test(name, p, str(labels[worst]), *means))
