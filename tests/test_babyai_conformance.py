@@ -44,6 +44,14 @@ def test_a_sample_of_levels(name, seed):
         lockstep.run(source, stream, STEPS)
 
 
+def test_the_expert_succeeds():
+    source = lockstep.made("BabyAI-KeyInBox-v0")
+    lockstep.reset(source, 0)
+    (stream,) = lockstep.expert_streams([source], [np.random.default_rng(0)])
+    steps = lockstep.run(source, stream, STEPS).steps
+    assert steps.terminated[-1] and steps.reward[-1] > 0
+
+
 def test_what_is_carried_from_the_start_is_first_seen_on_the_floor():
     name = "BabyAI-PutNextS5N2Carrying-v0"
     source = lockstep.made(name)
