@@ -188,20 +188,29 @@ _FEWEST_DRAWS = 64  # levels that are drawn at once, if there are as many to dra
 
 
 def _accepted(env: Rejecting, keys: jax.Array, params: PyTree) -> PyTree:
-    """What `redraw` gives for each key, [N, ...], by new draws for the rows that need them instead of for all."""
+    """What `redraw` gives for each key, [N, ...], by new draws for the rows that need them instead of for all.
+
+    Where fewer rows need one than are drawn at once, they share the places: several attempts a row, the first accepted counts.
+    """
     (num_rows,) = keys.shape
     size = max(min(num_rows, _FEWEST_DRAWS), num_rows // 16)
+    places = jnp.arange(size)
 
-    def draw(attempt: jax.Array, keys: jax.Array) -> tuple[PyTree, jax.Array]:
-        return jax.vmap(env.propose, in_axes=(0, None, None))(keys, attempt, params)
+    def draw(attempts: jax.Array, keys: jax.Array) -> tuple[PyTree, jax.Array]:
+        return jax.vmap(env.propose, in_axes=(0, 0, None))(keys, attempts, params)
 
     def draw_again(loop: tuple[jax.Array, tuple[PyTree, jax.Array]]) -> tuple[jax.Array, tuple[PyTree, jax.Array]]:
         attempt, drawn = loop
 
         def draw_rows(rows: jax.Array, drawn: tuple[PyTree, jax.Array]) -> tuple[PyTree, jax.Array]:
-            return put_rows(drawn, rows, draw(attempt, take_rows(keys, rows)))
+            turn, place = jnp.divmod(places, jnp.maximum(jnp.sum(rows < num_rows), 1))
+            rows = rows[place]
+            state, accepted = draw(attempt + turn.astype(jnp.uint32), take_rows(keys, rows))
+            first = jnp.full(size, size).at[place].min(jnp.where(accepted, turn, size))
+            return put_rows(drawn, jnp.where(turn == first[place], rows, num_rows), (state, accepted))
 
-        return attempt + 1, over_rows(~drawn[1], draw_rows, drawn, size=size)
+        turns = jnp.maximum(size // jnp.maximum(jnp.sum(~drawn[1]), 1), 1)  # that all rows had
+        return attempt + turns.astype(jnp.uint32), over_rows(~drawn[1], draw_rows, drawn, size=size)
 
-    nothing = zeros_like(draw, jnp.uint32(0), keys)
+    nothing = zeros_like(draw, jnp.zeros(num_rows, jnp.uint32), keys)
     return jax.lax.while_loop(lambda loop: ~jnp.all(loop[1][1]), draw_again, (jnp.uint32(0), nothing))[1][0]
