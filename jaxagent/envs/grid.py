@@ -162,8 +162,9 @@ class Frame:
 
     def flatten(self, grid: jax.Array) -> jax.Array:
         """uint8 `[H, W]` to `[P]`."""
-        padded = jnp.pad(grid, ((view.PAD, view.PAD), (0, view.PAD)), constant_values=symbols.WALL_CELL)
-        return jnp.pad(padded.ravel(), (view.PAD, 0), constant_values=symbols.WALL_CELL)
+        rows = jnp.pad(grid, ((0, 0), (0, view.PAD)), constant_values=symbols.WALL_CELL)
+        beyond = view.PAD * self.stride
+        return jnp.pad(rows.ravel(), (beyond + view.PAD, beyond), constant_values=symbols.WALL_CELL)
 
     def unflatten(self, cells: jax.Array) -> jax.Array:
         """uint8 `[P]` to `[H, W]`."""
@@ -423,7 +424,8 @@ class GridEnv:
         variant: tuple[jax.Array, ...] = ()
         if self.level.variants > 1:
             variant_key, key = jax.random.split(key)
-            variant = (jax.random.categorical(variant_key, jnp.log(params.weights)),)
+            ends = jnp.cumsum(params.weights)  # of each level's share; a search in them is far quicker than a Gumbel a level
+            variant = (jnp.sum(ends <= jax.random.uniform(variant_key) * ends[-1]),)
         if self.rejects:
             key = jax.random.fold_in(key, attempt)
         layout = self.level.generate(key, *self.level.size, *variant)

@@ -65,7 +65,7 @@ class Rooms:
         )
         world = self._world(plan, shape)
         objects = self._objects(plan, world)
-        sentence = _sentence(plan, shape, objects, world)
+        sentence = jax.lax.optimization_barrier(_sentence(plan, shape, objects, world))
         puts_next = any(PUT_NEXT in level.verbs for level in self.levels)
         ruling = asking.rule(plan, sentence, objects, world.locked, puts_next=puts_next)
         return self._layout(plan, world, sentence, ruling, objects, width)
@@ -108,7 +108,8 @@ class Rooms:
         xy = jnp.where(there[:, None], xy, -1)
         by_place = plan.some.grammar.places or plan.words["place"].size
         places = asking.places(plan, world.agent, xy) if by_place else jnp.ones_like(kind)
-        return Objects(there, xy, kind, colour, places)
+        # XLA would work them out again for each wording and each description
+        return jax.lax.optimization_barrier(Objects(there, xy, kind, colour, places))
 
     def _layout(
         self, plan: Plan, world: World, sentence: Sentence, ruling: asking.Ruling, objects: Objects, width: int

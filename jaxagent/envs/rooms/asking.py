@@ -43,6 +43,7 @@ _PLACES = (ON_LEFT, ON_RIGHT, IN_FRONT, BEHIND)
 # the wordings of a grammar: every kind, doors last, with any colour or none
 _KINDS = np.arange(BOX, DOOR + 1)
 _WORDING_KIND, _WORDING_COLOUR = (grid.ravel() for grid in np.meshgrid(_KINDS, np.arange(len(COLOURS) + 1), indexing="ij"))
+_ROW = 64  # of cells, if they are numbered; so long that cells beside each other are in neighbouring rows or columns
 _NOT_DOORS = int(np.sum(_WORDING_KIND < DOOR))
 
 
@@ -257,6 +258,8 @@ def rule(plan: Plan, sentence: Sentence, objects: Objects, locked: LockedRoom, *
 
 def _is_next(members: jax.Array, xy: jax.Array) -> jax.Array:
     """Whether anything that is to be put next to something is there, or is the same."""
-    distance = jnp.sum(jnp.abs(xy - xy[:, None]), axis=-1)
-    beside = jax.lax.reduce_or(jnp.where(distance <= 1, members, jnp.uint8(0)), axes=(1,))
+    flat = (xy @ np.array([1, _ROW], np.int32)).astype(jnp.int16)
+    distance = jnp.abs(flat - flat[:, None])
+    near = (distance <= 1) | (distance == _ROW)
+    beside = jax.lax.reduce_or(jnp.where(near, members, jnp.uint8(0)), axes=(1,))
     return jnp.any(members & (beside >> 1) & 0b01010101 != 0)
