@@ -41,6 +41,7 @@ def bench_env(
     obs: str | None = None,
     num_envs: int = 2048,
     num_steps: int = 1000,
+    pool_size: int | None = None,
     repeats: int = 5,
     seed: int = 0,
     linearity: bool = False,
@@ -52,6 +53,7 @@ def bench_env(
       obs: how it shows itself; its default unless given.
       num_envs: B.
       num_steps: T, steps a timed call; the pool of levels is made anew once a call.
+      pool_size: levels in the pool; B unless given.
       repeats: timed calls.
       seed: of levels and actions.
       linearity: also time calls of 2 T steps; `linearity` is then how many times longer they take.
@@ -63,7 +65,7 @@ def bench_env(
     if obs is not None and name in registry.GYMNAX_IDS:
         raise ValueError(f"obs: {name} has no such option")
     env, params = registry.make(name) if obs is None else registry.make(name, obs=obs)
-    vector_env = VectorEnv(env, num_envs)
+    vector_env = VectorEnv(env, num_envs, pool_size=pool_size)
     params = strong(params)
     init_key, call_key = jax.random.split(jax.random.key(seed))
 
@@ -79,6 +81,7 @@ def bench_env(
         "case": f"env/{name}",
         "num_envs": num_envs,
         "num_steps": num_steps,
+        "pool_size": vector_env.num_levels,
         "obs": obs or registry.option_defaults(name).get("obs", "default"),
         **_figures(timing, env_steps=num_envs * num_steps),
         **({"linearity": _ratio(measure(2 * num_steps), timing)} if linearity else {}),

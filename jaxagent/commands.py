@@ -174,6 +174,7 @@ class BenchEnv:
       obs: How it shows itself; its default unless given.
       num_envs: Parallel environments.
       num_steps: Steps a timed call.
+      pool_size: Levels that ended episodes draw their next from, made anew in every call; as many as environments unless given.
       repeats: Timed calls.
       linearity: Also time twice the steps.
       json: Print one JSON object.
@@ -183,6 +184,7 @@ class BenchEnv:
     obs: str | None = None
     num_envs: int = 2048
     num_steps: int = 1000
+    pool_size: int | None = None
     repeats: int = 5
     linearity: bool = False
     json: bool = False

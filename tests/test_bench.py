@@ -90,6 +90,7 @@ def test_wrong_requests() -> None:
         ({"name": "Colector-v0"}, "did you mean Collector-v0"),
         ({"name": "Collector-v0", "obs": "pakced"}, "obs: expected one of"),
         ({"name": "Collector-v0", "num_envs": 0}, "num_envs: expected at least 1, got 0"),
+        ({"name": "Collector-v0", "pool_size": 0}, "pool_size: expected a positive integer, got 0"),
         ({"name": "Collector-v0", "repeats": -1}, "repeats: expected at least 1, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
