@@ -32,23 +32,25 @@ class Plans(NamedTuple):
     success: np.ndarray  # bool [N]
 
 
-def plans(env: grid.GridEnv, states: grid.GridState, num_steps: int) -> Plans:
+def plans(env: grid.GridEnv, states: grid.GridState, num_steps: int, *, view_only: bool = False) -> Plans:
     """Plays episodes to their ends, for which there is no time limit but `num_steps`.
 
     Args:
       env: any level of MiniGrid or BabyAI.
       states: `[N, ...]`, where to begin.
       num_steps: T.
+      view_only: whether the expert knows only what it saw.
     """
     level = env.level
-    return Plans(*jax.device_get(_play(_universal(level), _enlarged(env.frame, level.mission, states), num_steps)))
+    universal = _universal(level, view_only=view_only)
+    return Plans(*jax.device_get(_play(universal, _enlarged(env.frame, level.mission, states), num_steps, view_only)))
 
 
 def stacked(states: Sequence[grid.GridState]) -> grid.GridState:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(list(states)))
 
 
-def _universal(level: grid.Level) -> grid.GridEnv:
+def _universal(level: grid.Level, *, view_only: bool) -> grid.GridEnv:
     """The same rules in a world that is large enough for all levels, with all the verbs that go by the same rules."""
     together = level.verbs & RULES.keys() <= _BABYAI
     verbs = level.verbs if not together else _BABYAI if level.verbs & _BABYAI else _GOALS
@@ -60,7 +62,7 @@ def _universal(level: grid.Level) -> grid.GridEnv:
         "verbs": verbs,
         "compound": verbs == _BABYAI,
         "starts_holding": verbs == _BABYAI,
-        "see_through_walls": True,  # nothing is looked at
+        "see_through_walls": level.see_through_walls or not view_only,
         "obstacles": min(level.obstacles, 1),  # they are not led on, but the rules are others if there are any
         "rejects": False,
         "variants": 1,
@@ -105,24 +107,24 @@ def _enlarged(frame: grid.Frame, constant: tuple[int, ...] | None, states: grid.
     return jax.vmap(enlarge)(states)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _play(env: grid.GridEnv, states: grid.GridState, num_steps: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    policy, num, key = expert(env), states.position.size, jax.random.key(0)
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _play(env: grid.GridEnv, states: grid.GridState, num_steps: int, view_only: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
+    policy, num, key = expert(env, view_only=view_only), states.position.size, jax.random.key(0)
     step = jax.vmap(env.step, in_axes=(None, 0, 0, None))
-    Loop = tuple[jax.Array, grid.GridState, jax.Array, jax.Array, jax.Array, jax.Array]
+    Loop = tuple[jax.Array, jax.Array, grid.GridState, jax.Array, jax.Array, jax.Array, jax.Array]
 
     def act(loop: Loop) -> Loop:
-        time, states, over, actions, lengths, success = loop
-        inputs = PolicyInput(None, None, None, jnp.zeros(num, bool), states)
-        action = policy.act(None, policy.init(num), inputs, key)[1]
+        time, carry, states, over, actions, lengths, success = loop
+        inputs = PolicyInput(None, None, None, jnp.full(num, time == 0), states)
+        carry, action, _ = policy.act(None, carry, inputs, key)
         _, after, _, terminated, _, info = step(key, states, action, env.default_params)
         actions = actions.at[time].set(action.astype(jnp.int8))
-        return time + 1, after, over | terminated, actions, lengths + ~over, success | info["success"] & ~over
+        return time + 1, carry, after, over | terminated, actions, lengths + ~over, success | info["success"] & ~over
 
     def continues(loop: Loop) -> jax.Array:
-        return (loop[0] < num_steps) & ~jnp.all(loop[2])
+        return (loop[0] < num_steps) & ~jnp.all(loop[3])
 
     no = jnp.zeros(num, bool)
-    start = (jnp.int32(0), states, no, jnp.zeros((num_steps, num), jnp.int8), jnp.zeros(num, jnp.int32), no)
-    _, _, _, actions, lengths, success = jax.lax.while_loop(continues, act, start)
+    start = (jnp.int32(0), policy.init(num), states, no, jnp.zeros((num_steps, num), jnp.int8), jnp.zeros(num, jnp.int32), no)
+    *_, actions, lengths, success = jax.lax.while_loop(continues, act, start)
     return actions.T, lengths, success

@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from unsolvable import exhausted, out_of_reach
 
 from jaxagent.envs import bitboard, registry, symbols
 from jaxagent.envs.instructions import DROP, FORWARD, LEFT, RIGHT
 from jaxagent.planners import paths
 from jaxagent.planners.expert import expert
+from jaxagent.planners.scene import sights, visible
+from jaxagent.types import PolicyInput
 
 SIDE = 9
 Pose = tuple[int, int, int]  # x, y, direction
@@ -184,3 +187,64 @@ def test_harmless_cells_cut_no_passage() -> None:
             changes = sum((kinds[i] == 0) != (kinds[i - 1] == 0) for i in range(8))
             cramped = any(kinds[i] == 2 and kinds[i - 1] != 0 and kinds[(i + 1) % 8] != 0 for i in range(1, 8, 2))
             assert ((x, y) in harmless) == (changes <= 2 and not cramped)
+
+
+@pytest.mark.fast
+def test_of_turns_that_are_equally_good_the_better_one() -> None:
+    cells, here = _board({(4, 4)}), _poses({(4, 4, 0)})
+    behind, ahead = _poses({(4, 4, 2)}), _poses({(5, 4, 0)})
+    for better_right, turn in ((False, LEFT), (True, RIGHT)):
+        assert paths.first_action(cells, behind, here, ahead, limit=9, better_right=jnp.bool_(better_right)) == (turn, True)
+    right, _ = paths.first_action(cells, _poses({(4, 4, 1)}), here, ahead, limit=9, better_right=jnp.bool_(False))
+    assert right == RIGHT
+
+
+@pytest.mark.fast
+def test_sights_are_the_view_without_walls() -> None:
+    env, params = registry.make("MiniGrid-Empty-8x8-v0")
+    _, state = env.reset(jax.random.key(0), params)
+    for x, y, direction in ((1, 1, 0), (6, 1, 1), (6, 6, 2), (3, 4, 3), (4, 2, 1)):
+        state = state.replace(position=jnp.int32(env.frame.index(x, y)), direction=jnp.int32(direction))
+        in_view = visible(env.frame, state, see_through_walls=True)
+        world = jnp.uint32((1 << 8) - 1)
+        assert jnp.array_equal(sights(bitboard.cell(x, y, 8), direction) & world, in_view)
+
+
+def test_finds_its_way_out_of_crowded_rooms() -> None:
+    """Three levels in which there is hardly room to put things down, and none of it known at first."""
+    env, params = registry.make("BabyAI-SynthS5R2-v0")
+    policy = expert(env, view_only=True)
+
+    @jax.jit
+    def play(keys: jax.Array) -> jax.Array:
+        num = keys.shape[0]
+
+        def step(loop: tuple, time: jax.Array) -> tuple[tuple, None]:
+            carry, state, over, success = loop
+            inputs = PolicyInput(None, None, None, jnp.full(num, time == 0), state)
+            carry, action, _ = policy.act(None, carry, inputs, keys[0])
+            _, state, _, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(keys, state, action, params)
+            return (carry, state, over | terminated | truncated, success | info["success"] & ~over), None
+
+        _, state = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
+        start = (policy.init(num), state, jnp.zeros(num, bool), jnp.zeros(num, bool))
+        return jax.lax.scan(step, start, jnp.arange(160))[0][3]
+
+    assert play(jax.random.split(jax.random.key(0), 600)[jnp.array([7, 282, 468])]).all()
+
+
+def test_what_cannot_be_solved_is_proved_so() -> None:
+    env, params = registry.make("BabyAI-UnlockLocal-v0")
+    _, state = env.reset(jax.random.key(0), params)
+    state = jax.device_get(state)
+    assert not out_of_reach(env.frame, state)
+    key = symbols.kind_of(state.cells) == symbols.KEY
+    assert out_of_reach(env.frame, state.replace(cells=np.where(key, np.uint8(symbols.WALL_CELL), state.cells)))
+
+    env, params = registry.make("BabyAI-OpenRedDoor-v0")
+    _, state = env.reset(jax.random.key(0), params)
+    state = jax.device_get(state)
+    assert not exhausted(env, state)
+    door = symbols.kind_of(state.cells) == symbols.DOOR_CLOSED
+    locked = np.uint8(symbols.symbol(symbols.DOOR_LOCKED, symbols.RED))
+    assert exhausted(env, state.replace(cells=np.where(door, locked, state.cells)))

@@ -26,12 +26,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagent.envs import bitboard, language, symbols
+from jaxagent.envs import bitboard, language, symbols, view
 from jaxagent.envs.grid import Frame, GridEnv, GridState, Level, take_up
 from jaxagent.envs.instructions import DONE, DROP, FORWARD, LEFT, PICKUP, TOGGLE
 from jaxagent.ops.compact import over_rows, put_rows, take_rows
 from jaxagent.planners import paths
-from jaxagent.planners.scene import COLOURS, Leaf, Scene, board, leaves, scene, visible
+from jaxagent.planners.scene import COLOURS, Leaf, Scene, board, leaves, scene, sights, visible
 from jaxagent.types import Policy, PolicyInput
 
 _PATIENCE = 12  # things in the way of things in the way
@@ -72,7 +72,7 @@ def expert(env: GridEnv, *, view_only: bool = False) -> Policy:
     return Policy(init, act, privileged=True)
 
 
-_CHUNKS = 8
+_CHUNKS = 16
 
 
 # what to do -------------------------------------------------------------------------------------------------------------------
@@ -110,15 +110,15 @@ class Situation(NamedTuple):
     def can_face(self, cells: jax.Array) -> jax.Array:
         return jnp.any(cells & self.land.shore != 0)
 
-    def put_down(self, targets: jax.Array | int = 0, *, needed: jax.Array) -> tuple[jax.Array, paths.Poses]:
-        """Where to put something down, on the way to targets.
-
-        Returns:
-          Where there is room for it, or the next best, uint32 `[H]`; and the poses in which to do so.
-        """
-        room, poses = self.room(self._access(targets), needed=needed)
-        cells = _best(self.can_face, room, self.land.floor & ~self.keep, self.land.floor)
-        return cells, paths.Poses(*(jnp.where(_any(room), *boards) for boards in zip(poses, paths.facing(cells), strict=True)))
+    def put_down(self, targets: jax.Array | int = 0, *, needed: jax.Array) -> "Putting":
+        """Where to put something down, on the way to targets. `needed`: whether to search for it where there is little room."""
+        access = self._access(targets)
+        room, poses = self.room(access, needed=needed)
+        narrow, narrow_poses = self._narrow(self.land.floor, (access,), needed & ~_any(room))
+        cells = _best(self.can_face, room, narrow, self.land.floor & ~self.keep, self.land.floor)
+        options = zip(poses, narrow_poses, paths.facing(cells), strict=True)
+        poses = paths.Poses(*(jnp.where(_any(room), a, jnp.where(_any(narrow), b, c)) for a, b, c in options))
+        return Putting(cells, poses, _any(room))
 
     def room(self, access: jax.Array, *, needed: jax.Array) -> tuple[jax.Array, paths.Poses]:
         """Where something can be put down so that it does no harm, and one can go on to some cells; and in which poses."""
@@ -127,11 +127,15 @@ class Situation(NamedTuple):
         nearby = paths.harmless(land.free, ~empty & ~land.free) & floor
         ample = self.can_face(nearby)
         # in narrow places, what looks like a passage from nearby may not be the only one
-        narrow = paths.fill(floor, self.scene.here, land.reach, (access, self._access(self.keep)), needed & ~ample)
-        poses = paths.facing(narrow.cell) & paths.anyhow(narrow.stands)
-        return jnp.where(ample, nearby, narrow.cell), paths.Poses(
+        cell, poses = self._narrow(floor, (access, self._access(self.keep)), needed & ~ample)
+        return jnp.where(ample, nearby, cell), paths.Poses(
             *(jnp.where(ample, *boards) for boards in zip(paths.facing(nearby), poses, strict=True))
         )
+
+    def _narrow(self, floor: jax.Array, places: tuple[jax.Array, ...], needed: jax.Array) -> tuple[jax.Array, paths.Poses]:
+        """The nearest cell of some that can be filled and leaves a way to the places; and the poses in which to do so."""
+        found = paths.fill(floor, self.scene.here, self.land.reach, places, needed)
+        return found.cell, paths.facing(found.cell) & paths.anyhow(found.stands)
 
     def _access(self, cells: jax.Array | int) -> jax.Array:
         """The cells from which some others can be faced."""
@@ -150,6 +154,14 @@ class Situation(NamedTuple):
         reach = paths.reach(land.reach | cell, walkable)
         land = land._replace(floor=land.floor & ~cell, free=free, walkable=walkable, reach=reach, shore=paths.beside(reach))
         return self._replace(land=land)
+
+
+class Putting(NamedTuple):
+    """Where to put something down."""
+
+    cells: jax.Array  # uint32 [H], where there is room for it, or the next best
+    poses: paths.Poses  # in which to do so
+    harmless: jax.Array  # bool, whether there is room
 
 
 def _any(board: jax.Array) -> jax.Array:
@@ -190,7 +202,7 @@ def _put_next(now: Situation, leaf: Leaf) -> Aim:
         cells, action = jnp.where(lost, now.scene.unseen, cells), jnp.where(lost, FORWARD, action)
     lays_off = lost & leaf.holds_second
     cells, action = (
-        jnp.where(lays_off, 0 if now.hasty else now.put_down(leaf.first, needed=lays_off)[0], cells),
+        jnp.where(lays_off, 0 if now.hasty else now.put_down(leaf.first, needed=lays_off).cells, cells),
         jnp.where(lays_off, DROP, action),
     )
     fetches = now.can_face(cells) & ~leaf.holds & ~lays_off
@@ -317,8 +329,14 @@ class _Planner:
         at_once = reachable & ~must_drop
         later = reachable & ~jnp.any(at_once)
         targets = jax.lax.reduce_or(jnp.where(later[:, None], aims.cells, 0), axes=(0,))
-        _, drops = now.put_down(targets, needed=jnp.any(later & must_drop))
-        errand = paths.Errand(self._poses(aims, later), drops)
+        drops = now.put_down(targets, needed=jnp.any(later & must_drop))
+        if self.view_only:  # look for room first
+            looks = jnp.any(later & must_drop) & ~drops.harmless & now.can_face(now.scene.unseen)
+            aims = aims._replace(
+                cells=jnp.where(looks, now.scene.unseen, aims.cells), action=jnp.where(looks, FORWARD, aims.action)
+            )
+            at_once, later = at_once | looks, later & ~looks
+        errand = paths.Errand(self._poses(aims, later), drops.poses)
         action, found = self._follow(now, aims, at_once, limit=4 * self.frame.width * self.frame.height, errand=errand)
         wait = DONE if self.level.num_actions > DONE else LEFT
         return self._claimed(jnp.where(found, action, wait), todo, state)
@@ -436,7 +454,7 @@ class _Planner:
 
     def _resorts(self, now: Situation, state: GridState) -> Aims:
         """What to try, one after the other, where no way is known; actions that need no empty hands."""
-        drop = jnp.where(now.scene.hands_full, now.put_down(needed=jnp.bool_(False))[0], 0)
+        drop = jnp.where(now.scene.hands_full, now.put_down(needed=jnp.bool_(False)).cells, 0)
         if not self.view_only:
             return Aims(drop[None], jnp.array([DROP]), drop)
         cells = jnp.stack([now.scene.unseen, self._boxes_to_open(now.scene, state), drop])
@@ -448,7 +466,8 @@ class _Planner:
         clears = detour.clears & ~now.scene.hands_full
         room, _ = after.room(after._access(now.first), needed=clears)
         opening = now.land.movable & now.land.shore & now.new_ground()
-        opening = jnp.where(clears & ~_any(room), _best(_any, opening & ~now.second, opening), 0)
+        cramped = ~_any(room) & ~(after.can_face(now.scene.unseen) if self.view_only else False)
+        opening = jnp.where(clears & cramped, _best(_any, opening & ~now.second, opening), 0)
         cells = jnp.where(_any(opening), jnp.stack([opening, jnp.zeros_like(opening)]), detour.aims.cells)
         return detour.aims._replace(cells=cells)
 
@@ -491,13 +510,24 @@ class _Planner:
         goals = reduce(or_, poses)
         hopeless = ~(goals if errand is None else goals | errand.goals).any()
         goals = goals | here.when(hopeless)  # so that the search ends at once
-        action, found = paths.first_action(land.walkable, goals, here, ahead, limit=limit, errand=errand)
+        action, found = paths.first_action(
+            land.walkable, goals, here, ahead, limit=limit, errand=errand, better_right=self._better_right(known)
+        )
         opens = jnp.any(known.ahead & known.kinds(symbols.DOOR_CLOSED) != 0)
         action = jnp.where((action == FORWARD) & opens, TOGGLE, action)
         there = [here.meets(goal) for goal in poses]
         for i in reversed(range(which.size)):
             action = jnp.where(there[i], aims.action[i], action)
         return action, reduce(or_, there) | found & ~hopeless
+
+    def _better_right(self, known: Scene) -> jax.Array | bool:
+        """Whether there is more to be seen to the right of the agent than to its left; little is where it faces a wall."""
+        if not self.view_only:
+            return False
+        sides = [jnp.sum(bitboard.count(sights(known.here, direction) & known.unseen)) for direction in range(4)]
+        faces_wall = [_any(bitboard.shift(known.here, direction) & known.kinds(symbols.WALL)) for direction in range(4)]
+        new = jnp.where(jnp.stack(faces_wall), 0, jnp.stack(sides))
+        return view.take(new, (known.direction + 1) % 4) > view.take(new, (known.direction + 3) % 4)
 
     def _claimed(self, action: jax.Array, todo: list[Leaf], state: GridState) -> jax.Array:
         """The action, or with done actions the claim that a leaf is fulfilled."""

@@ -123,7 +123,14 @@ class Errand(NamedTuple):
 
 
 def first_action(
-    walkable: jax.Array, goals: Poses, here: Poses, ahead: Poses, *, limit: int, errand: Errand | None = None
+    walkable: jax.Array,
+    goals: Poses,
+    here: Poses,
+    ahead: Poses,
+    *,
+    limit: int,
+    errand: Errand | None = None,
+    better_right: jax.Array | bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """The first action of a shortest way to one of the goals.
 
@@ -134,6 +141,7 @@ def first_action(
       ahead: the pose that a step forward leads to.
       limit: steps of the search.
       errand: other goals.
+      better_right: whether to turn right, bool, where turns to both sides are equally good; else left.
 
     Returns:
       LEFT, RIGHT, FORWARD or DROP, int32, FORWARD if several are equally good; and whether a way was found, bool: every way of
@@ -159,8 +167,9 @@ def first_action(
     start = (jnp.int32(0), goals & walkable_poses, None if errand is None else errand.goals & walkable_poses)
     reached = jax.lax.while_loop(lambda reached: ~is_near(reached) & (reached[0] < limit), spread, start)
     _, now, later = reached
-    leftwards = Poses(*(here[(direction + 1) % 4] for direction in range(4)))
-    action = jnp.where(now.meets(leftwards), LEFT, RIGHT)
+    leftwards = now.meets(Poses(*(here[(direction + 1) % 4] for direction in range(4))))
+    rightwards = now.meets(Poses(*(here[direction - 1] for direction in range(4))))
+    action = jnp.where(leftwards & ~(rightwards & better_right), LEFT, RIGHT)
     if later is not None:
         action = jnp.where(later.meets(drops_here), DROP, action)
     return jnp.where(now.meets(ahead), FORWARD, action), is_near(reached)
