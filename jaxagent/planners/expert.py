@@ -262,6 +262,7 @@ class Aims(NamedTuple):
     cells: jax.Array  # uint32 [N, H]
     action: jax.Array  # int32 [N]
     buried: jax.Array  # uint32 [H]
+    explores: jax.Array  # bool, whether to look around where no door is to be opened
 
     @property
     def all_cells(self) -> jax.Array:
@@ -395,10 +396,16 @@ class _Planner:
         cells = jnp.stack([aim.cells for aim in aims])
         buried = reduce(or_, [aim.buried for aim in aims])
         action = jnp.stack([jnp.asarray(aim.action, jnp.int32) for aim in aims])
-        if self.view_only:  # nothing that the mission is about was seen yet
-            clueless = ~jnp.any(cells | buried != 0)
-            cells, action = jnp.where(clueless, now.scene.unseen, cells), jnp.where(clueless, FORWARD, action)
-        return Aims(cells, action, jnp.asarray(buried))
+        explores = jnp.bool_(False)
+        if self.view_only:
+            unseen = now.scene.unseen
+            clueless = ~jnp.any(cells | buried != 0)  # nothing that the mission is about was seen yet
+            # first what can be seen without opening doors; in haste nothing else
+            inside = unseen if now.hasty else unseen & paths.beside(paths.reach(now.scene.here, now.land.free))
+            explores = clueless & _any(inside)
+            cells = jnp.where(clueless, jnp.where(explores, inside, unseen), cells)
+            action = jnp.where(clueless, FORWARD, action)
+        return Aims(cells, action, jnp.asarray(buried), explores)
 
     def _aim(self, now: Situation, leaf: Leaf) -> Aim:
         none = jnp.zeros_like(leaf.first)
@@ -437,7 +444,7 @@ class _Planner:
             gives_up = stuck & (loop.resort >= resorts.action.size)
             return _Detour(
                 rounds=jnp.where(gives_up, _PATIENCE, loop.rounds + 1),
-                aims=Aims(cells, action, none),
+                aims=Aims(cells, action, none, jnp.bool_(False)),
                 locked=jnp.where(stuck, locked, loop.locked & ~alike),
                 resort=loop.resort + stuck,
                 clears=~_any(opens) & _any(moves),
@@ -447,7 +454,7 @@ class _Planner:
             return ~now.can_face(loop.aims.all_cells) & (loop.rounds < _PATIENCE)
 
         if aims.action.size == 1:
-            aims = Aims(jnp.stack([aims.cells[0], none]), jnp.append(aims.action, TOGGLE), aims.buried)
+            aims = Aims(jnp.stack([aims.cells[0], none]), jnp.append(aims.action, TOGGLE), aims.buried, aims.explores)
         start = _Detour(jnp.int32(0), aims, locked, jnp.int32(0), jnp.bool_(False))
         end = jax.lax.while_loop(continues, step_back, start)
         return self._with_room(now, end)
@@ -456,9 +463,9 @@ class _Planner:
         """What to try, one after the other, where no way is known; actions that need no empty hands."""
         drop = jnp.where(now.scene.hands_full, now.put_down(needed=jnp.bool_(False)).cells, 0)
         if not self.view_only:
-            return Aims(drop[None], jnp.array([DROP]), drop)
+            return Aims(drop[None], jnp.array([DROP]), drop, jnp.bool_(False))
         cells = jnp.stack([now.scene.unseen, self._boxes_to_open(now.scene, state), drop])
-        return Aims(cells, jnp.array([FORWARD, TOGGLE, DROP]), drop)
+        return Aims(cells, jnp.array([FORWARD, TOGGLE, DROP]), drop, jnp.bool_(False))
 
     def _with_room(self, now: Situation, detour: _Detour) -> Aims:
         """The aims that a detour ends with; but where there is no room to put down what it clears away, first make some."""
@@ -510,8 +517,9 @@ class _Planner:
         goals = reduce(or_, poses)
         hopeless = ~(goals if errand is None else goals | errand.goals).any()
         goals = goals | here.when(hopeless)  # so that the search ends at once
+        walkable = jnp.where(aims.explores, land.free, land.walkable)
         action, found = paths.first_action(
-            land.walkable, goals, here, ahead, limit=limit, errand=errand, better_right=self._better_right(known)
+            walkable, goals, here, ahead, limit=limit, errand=errand, better_right=self._better_right(known)
         )
         opens = jnp.any(known.ahead & known.kinds(symbols.DOOR_CLOSED) != 0)
         action = jnp.where((action == FORWARD) & opens, TOGGLE, action)
