@@ -73,6 +73,7 @@ def expert(env: GridEnv, *, view_only: bool = False) -> Policy:
 
 
 _CHUNKS = 16
+_NEAR = 6  # steps within which to look around before opening a door
 
 
 # what to do -------------------------------------------------------------------------------------------------------------------
@@ -401,7 +402,7 @@ class _Planner:
             unseen = now.scene.unseen
             clueless = ~jnp.any(cells | buried != 0)  # nothing that the mission is about was seen yet
             # first what can be seen without opening doors; in haste nothing else
-            inside = unseen if now.hasty else unseen & paths.beside(paths.reach(now.scene.here, now.land.free))
+            inside = unseen if now.hasty else unseen & paths.beside(paths.nearby(now.scene.here, now.land.free, _NEAR))
             explores = clueless & _any(inside)
             cells = jnp.where(clueless, jnp.where(explores, inside, unseen), cells)
             action = jnp.where(clueless, FORWARD, action)
@@ -508,7 +509,7 @@ class _Planner:
         return paths.facing(cells(which & ~stops)) | paths.anyhow(paths.beside(cells(which & stops)))
 
     def _follow(
-        self, now: Situation, aims: Aims, which: jax.Array, *, limit: int, errand: paths.Errand | None = None
+        self, now: Situation, aims: Aims, which: jax.Array, *, limit: jax.Array | int, errand: paths.Errand | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """The next action to fulfil one of the aims of a mask, or the errand; and whether it was found."""
         known, land = now.scene, now.land
@@ -518,6 +519,7 @@ class _Planner:
         hopeless = ~(goals if errand is None else goals | errand.goals).any()
         goals = goals | here.when(hopeless)  # so that the search ends at once
         walkable = jnp.where(aims.explores, land.free, land.walkable)
+        limit = jnp.where(aims.explores, _NEAR, limit) if now.hasty else limit
         action, found = paths.first_action(
             walkable, goals, here, ahead, limit=limit, errand=errand, better_right=self._better_right(known)
         )

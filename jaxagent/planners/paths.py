@@ -78,6 +78,13 @@ def reach(start: jax.Array, walkable: jax.Array) -> jax.Array:
     return jax.lax.while_loop(lambda boards: jnp.any(boards[0] != boards[1]), spread, (jnp.zeros_like(start), start))[1]
 
 
+def nearby(start: jax.Array, walkable: jax.Array, steps: int) -> jax.Array:
+    """Cells to which one can walk from `start`, which is one of them, in some steps at most."""
+    for _ in range(steps):
+        start = start | beside(start) & walkable
+    return start
+
+
 def breach(goal: jax.Array, buried: jax.Array, free: jax.Array, hurdles: tuple[jax.Array, ...], shore: jax.Array) -> jax.Array:
     """What to do something about first, to get from a region to a goal outside.
 
@@ -128,7 +135,7 @@ def first_action(
     here: Poses,
     ahead: Poses,
     *,
-    limit: int,
+    limit: jax.Array | int,
     errand: Errand | None = None,
     better_right: jax.Array | bool = False,
 ) -> tuple[jax.Array, jax.Array]:
