@@ -190,6 +190,12 @@ def test_harmless_cells_cut_no_passage() -> None:
 
 
 @pytest.mark.fast
+def test_nearby_are_the_cells_a_few_steps_away() -> None:
+    corridor = _board({(x, 2) for x in range(1, 8)})
+    assert _cells(paths.nearby(_board({(2, 2)}), corridor, 3)) == {(x, 2) for x in range(1, 6)}
+
+
+@pytest.mark.fast
 def test_of_turns_that_are_equally_good_the_better_one() -> None:
     cells, here = _board({(4, 4)}), _poses({(4, 4, 0)})
     behind, ahead = _poses({(4, 4, 2)}), _poses({(5, 4, 0)})
