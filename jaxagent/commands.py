@@ -115,6 +115,8 @@ class Eval:
         from jaxagent.envs import babyai
 
         _at_least_one(episodes=self.episodes)
+        if self.episodes > _MOST_EPISODES:
+            raise UsageError(f"--episodes: expected at most {_MOST_EPISODES}, got {self.episodes}")
         _check_seed(self.seed)
         loaded = trained.load(self.directory, seed_index=self.seed_index)
         where = {} if self.level is None else {"level": self.level}
@@ -487,6 +489,9 @@ def _usage(call: Callable[[], Any]) -> Any:
 def _check_seed(seed: int) -> None:
     if not 0 <= seed < 2**31:
         raise UsageError(f"--seed: expected 0 to {2**31 - 1}, got {seed}")
+
+
+_MOST_EPISODES = 10**6  # they are played side by side
 
 
 def _at_least_one(**sizes: int) -> None:

@@ -32,6 +32,7 @@ from jaxagent.train import Trainer
 
 _MAX_BYTES = 64 * 1024  # a config has a few hundred; more is a mistake, and slow to parse
 _MAX_LINES = 5  # of an error
+_FLAGS = {"num_seeds": "seeds", "init_from": "init-from"}  # options of the command line that have other names than fields
 _Built = TypeVar("_Built")
 
 
@@ -108,7 +109,9 @@ def read(path: Path, overrides: Mapping[str, str] | None = None) -> Config:
     config = parse(document, str(path))
     if not overrides:
         return config
-    return parse(_overridden(document, overrides), f"{path} with {' '.join(f'--{name}' for name in overrides)}")
+    return parse(
+        _overridden(document, overrides), f"{path} with {' '.join(f'--{_FLAGS.get(name, name)}' for name in overrides)}"
+    )
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -164,8 +167,12 @@ def _value(text: str, *, lists: bool) -> Any:
         parsed = {}
     if parsed.keys() == {"value"}:
         return parsed["value"]
-    if lists and ("," in text or text.startswith("[")):
-        return [_value(item, lists=False) for item in map(str.strip, text.strip("[] ").split(",")) if item]
+    bracketed = text.startswith("[") and text.endswith("]")
+    items = [item.strip() for item in (text[1:-1] if bracketed else text).split(",")]
+    if len(items) > 1 and not items[-1]:  # as in TOML and Python
+        items.pop()
+    if lists and (bracketed or "," in text) and all(items) and not any(bracket in "".join(items) for bracket in "[]"):
+        return [_value(item, lists=False) for item in items]
     return text
 
 

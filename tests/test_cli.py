@@ -139,6 +139,7 @@ def test_help_on_a_mixture_is_for_users(tiny: Path, capsys: pytest.CaptureFixtur
         (["eval", "nowhere"], "nowhere: expected a directory with config.toml"),
         (["eval", "nowhere", "--learner.lr", "3"], "unknown option --learner.lr"),
         (["eval", "nowhere", "--episodes", "0"], "--episodes: expected at least 1, got 0"),
+        (["eval", "nowhere", "--episodes", "1000001"], "--episodes: expected at most 1000000, got 1000001"),
         (["resume", "nowhere"], "nowhere: expected a directory with config.toml"),
         (["render", "Colector-v0"], "did you mean Collector-v0"),
         (["render", "Collector-v0", "--out", "x.mp4"], "--out: expected a name that ends in .png or .gif"),

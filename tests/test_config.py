@@ -284,6 +284,13 @@ def test_lists_of_numbers_by_override(base: Path, text: str) -> None:
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("text", ["8,,4", "[8", "8]", "[8,4", "[[8,4]", ",8"])
+def test_lists_that_are_none(base: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="network.hidden: expected a list"):
+        read(base, {"network.hidden": text})
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("form", ["{},{}", "{}, {}", "[{},{}]", '["{}", "{}"]', "['{}', '{}']", '"{}","{}"'])
 def test_lists_of_names_by_override(base: Path, form: str) -> None:
     levels = ("BabyAI-GoToLocal-v0", "BabyAI-Open-v0")
@@ -299,7 +306,7 @@ def test_lists_of_names_by_override(base: Path, form: str) -> None:
         ({"env.levels": "BabyAI-Opn-v0,BabyAI-GoTo-v0"}, "env.levels: expected BabyAI levels, got 'BabyAI-Opn-v0'"),
         (
             {"env.levels": "[BabyAI-Open-v0]", "env.weights": "[0]"},
-            "env.weights: expected 1 numbers from 0, not all 0, got [0]",
+            "env.weights: expected a list of 1, each from 0 to 1e+30, one of them 1e-30 or more, got [0]",
         ),
         ({"env.levels": "BabyAI-Open-v0"}, "env.levels: expected a list, each text, got 'BabyAI-Open-v0'"),
     ],

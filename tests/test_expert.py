@@ -157,8 +157,10 @@ def test_breach_crosses_as_few_hurdles_as_can_be() -> None:
 @pytest.mark.fast
 def test_plays_no_other_games() -> None:
     env, _ = registry.make("Collector-v0")
-    with pytest.raises(ValueError, match="env: expected a level of MiniGrid or BabyAI"):
+    with pytest.raises(ValueError, match="env: expected a level of MiniGrid or BabyAI, got Collector-v0"):
         expert(env)
+    with pytest.raises(ValueError, match="env: expected a level of MiniGrid or BabyAI, got a tuple"):
+        expert(registry.make("BabyAI-GoToLocal-v0"))
 
 
 @pytest.mark.fast

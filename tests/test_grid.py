@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagent import report
-from jaxagent.envs import grid, minigrid, symbols, view
+from jaxagent.envs import grid, minigrid, registry, symbols, view
 
 EMPTY = "MiniGrid-Empty-5x5-v0"
 # each generator once; the other registered levels are sizes of them
@@ -43,6 +43,13 @@ def test_goal_pays_by_the_number_of_steps():
     # 1 - 0.9 * 5 / 100
     assert reward == pytest.approx(0.955, abs=1e-6) and reward.dtype == jnp.float32
     assert terminated and not truncated and info["success"] and state.step_count == 5
+
+
+def test_actions_may_be_plain_numbers():
+    env, params = registry.make("BabyAI-GoToObj-v0")
+    _, state = env.reset(jax.random.key(0), params)
+    outs = [env.step(jax.random.key(0), state, action, params) for action in (grid.LEFT, jnp.int32(grid.LEFT))]
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, *outs))
 
 
 def test_goal_on_the_last_step_ends_both_ways():

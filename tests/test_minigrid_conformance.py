@@ -393,6 +393,14 @@ class Hasty(MiniGridEnv):
         (lambda source: setattr(source, "mission", "open the door"), "expected one that asks to reach a goal"),
         (lambda source: setattr(source, "agent_pos", None), "was never reset"),
         (lambda source: setattr(source, "agent_pos", (0, 3)), "expected a cell inside the walls"),
+        (lambda source: setattr(source, "agent_pos", (1.5, 3)), "expected a cell inside the walls"),
+        (lambda source: setattr(source, "agent_pos", "ab"), "expected a cell inside the walls"),
+        (lambda source: setattr(source, "step_count", -3), "step_count: expected 0 to"),
+        (lambda source: setattr(source, "max_steps", 2**40), "max_steps: expected 1 to"),
+        (lambda source: setattr(source, "step_count", None), "a state that a level can have, got one that raises TypeError"),
+        (lambda source: setattr(source, "grid", None), "a state that a level can have, got one that raises AttributeError"),
+        (lambda source: setattr(source.grid.get(2, 1), "color", "pink"), "got one that raises KeyError"),
+        (lambda source: source.grid.set(1, 1, "key"), "got one that raises AttributeError"),
         (lambda source: source.grid.grid.pop(), "grid: expected 9 x 7 cells"),
         (lambda source: setattr(source, "carrying", source.grid.get(2, 1)), "in two places"),
         (lambda source: setattr(source, "carrying", objects.Wall()), "carrying: expected a key, ball or box, got a wall"),
@@ -403,6 +411,11 @@ def test_states_that_no_level_has_are_refused(change, message):
     change(source)
     with pytest.raises(ValueError, match=message):
         from_farama(source)
+
+
+def test_dynamic_obstacles_without_any_are_refused():
+    with pytest.raises(ValueError, match="obstacles: expected at least one, got none"):
+        from_farama(made("MiniGrid-Dynamic-Obstacles-5x5-v0", 0, n_obstacles=0))
 
 
 def test_other_views_are_refused():

@@ -446,6 +446,7 @@ def _levels(*, fixed: bool) -> dict[str, RoomLevel]:
 ENVS: dict[str, RoomLevel] = {f"BabyAI-{name}": level for name, level in _levels(fixed=False).items()}
 FIXED: dict[str, RoomLevel] = {f"BabyAI-{name}": level for name, level in _levels(fixed=True).items()}
 MIX = "BabyAI-Mix"
+LEAST, MOST = 1e-30, 1e30  # weights of levels in a mixture, the largest of them and each, that float32 can add up
 
 
 @flax.struct.dataclass
@@ -533,12 +534,15 @@ def make_mix(
     for level in levels:
         if level not in ENVS:
             raise ValueError(f"levels: expected BabyAI levels, got {level!r}; nearest: {_nearest(str(level))}")
-    shares = np.asarray([1.0] * len(levels) if weights is None else weights, np.float32)
-    if shares.shape != (len(levels),) or not np.all(np.isfinite(shares) & (shares >= 0)) or not shares.any():
-        raise ValueError(f"weights: expected {len(levels)} numbers from 0, not all 0, got {schema.shown(weights)}")
+    shares = np.asarray([1.0] * len(levels) if weights is None else weights, np.float64)
+    if shares.shape != (len(levels),) or not np.all((shares >= 0) & (shares <= MOST)) or not np.any(shares >= LEAST):
+        raise ValueError(
+            f"weights: expected a list of {len(levels)}, each from 0 to {MOST:g}, one of them {LEAST:g} or more, "
+            f"got {schema.shown(weights)}"
+        )
     env = _env(name, tuple(levels), obs=obs, mission=mission, fixed=fixed, done_action=done_action, max_steps=max_steps)
     env = dataclasses.replace(env, level=dataclasses.replace(env.level, names=tuple(levels)))
-    return env, MixParams(max_steps=env.default_params.max_steps, weights=shares)
+    return env, MixParams(max_steps=env.default_params.max_steps, weights=shares.astype(np.float32))
 
 
 def member(env: Environment, level: str | None) -> Environment:

@@ -437,7 +437,7 @@ class GridEnv:
 
     def step(self, key: jax.Array, state: GridState, action: jax.Array, params: GridParams) -> StepOutput:
         check_action(self.spec.action, action)
-        level = self.level
+        action, level = jnp.asarray(action), self.level
         if level.pickup_toggles:
             action = jnp.where(action == PICKUP, TOGGLE, action)
         if level.num_actions < NUM_ACTIONS:

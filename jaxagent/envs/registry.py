@@ -158,8 +158,13 @@ def _check_max_steps(env: Environment, params: PyTree) -> None:
 def _check_weights(params: Mapping[str, Any]) -> None:
     """Raises ValueError where weights are given that no mixture can be drawn by."""
     weights = params.get("weights")
-    if weights is not None and (np.any(np.asarray(weights) < 0) or not np.any(np.asarray(weights) > 0)):
-        raise ValueError(f"params.weights: expected numbers from 0, not all of them 0, got {schema.shown(weights)}")
+    if weights is None:
+        return
+    shares, least, most = np.asarray(weights), babyai.LEAST, babyai.MOST
+    if np.any((shares < 0) | (shares > most)) or not np.any(shares >= least):
+        raise ValueError(
+            f"params.weights: expected numbers from 0 to {most:g}, one of them {least:g} or more, got {schema.shown(weights)}"
+        )
 
 
 _KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters

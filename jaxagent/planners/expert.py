@@ -51,7 +51,8 @@ def expert(env: GridEnv, *, view_only: bool = False) -> Policy:
       ValueError: another kind of environment.
     """
     if not isinstance(env, GridEnv):
-        raise ValueError(f"env: expected a level of MiniGrid or BabyAI, got {getattr(env, 'spec', env)!r}")
+        name = env.spec.name if hasattr(env, "spec") else f"a {type(env).__name__}"
+        raise ValueError(f"env: expected a level of MiniGrid or BabyAI, got {name}")
     planner = _Planner(env, view_only)
 
     def init(num_rows: int) -> jax.Array:

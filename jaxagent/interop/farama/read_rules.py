@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from jaxagent.envs import language, symbols
+from jaxagent.envs import language
 from jaxagent.envs.instructions import CARRIED, FORWARD, GONE, RULES
 from jaxagent.interop.farama.names import FIRST, KINDS, PLACES, SECOND
-from jaxagent.interop.farama.read_things import PORTABLE, Row, Things
+from jaxagent.interop.farama.read_things import COLOUR_NUMBERS, PORTABLE, Row, Things
 
 _KIND_WORDS = {name: word for word, name in KINDS.items()}
 _PLACE_WORDS = {name: word for word, name in PLACES.items()}
@@ -45,7 +45,7 @@ _Words = tuple[int, int, int]  # for colour, kind and place
 
 
 def _words(colour: str | None, kind: str | None, place: str | None = None) -> _Words:
-    return 0 if colour is None else 1 + symbols.COLOUR_NAMES.index(colour), _KIND_WORDS[kind], _PLACE_WORDS[place]
+    return 0 if colour is None else 1 + COLOUR_NUMBERS[colour], _KIND_WORDS[kind], _PLACE_WORDS[place]
 
 
 def _leaf(verb: int, first: _Words = (0, 0, 0), second: _Words = (0, 0, 0), articles: int = 0) -> tuple[int, ...]:
@@ -65,6 +65,8 @@ def _reach_goal(source: Any, things: Things) -> Quest:
 
 
 def _dynamic_obstacles(source: Any, things: Things) -> Quest:
+    if not source.obstacles:
+        raise ValueError("obstacles: expected at least one, got none")
     count = len(source.obstacles)
     for i, obstacle in enumerate(source.obstacles):
         things.needed(obstacle).rank = i - count

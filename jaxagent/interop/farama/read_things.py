@@ -9,6 +9,8 @@ from jaxagent.envs.grid import Frame
 from jaxagent.envs.instructions import CARRIED, GONE
 
 PORTABLE = ("key", "ball", "box")
+COLOUR_NUMBERS = {name: number for number, name in enumerate(symbols.COLOUR_NAMES)}
+_KIND_NUMBERS = {name: number for number, name in enumerate(symbols.KIND_NAMES)}
 _DOOR_KINDS = (symbols.DOOR_OPEN, symbols.DOOR_CLOSED, symbols.DOOR_LOCKED)  # by MiniGrid's state
 
 
@@ -81,7 +83,7 @@ class Things:
 
 
 def _symbol_named(kind: str, colour: str) -> int:
-    return symbols.symbol(symbols.KIND_NAMES.index(kind), symbols.COLOUR_NAMES.index(colour))
+    return symbols.symbol(_KIND_NUMBERS[kind], COLOUR_NUMBERS[colour])
 
 
 def symbol_of(thing: Any) -> int:

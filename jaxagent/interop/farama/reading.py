@@ -35,6 +35,13 @@ def from_farama(farama_env: Any, obs: str = "symbolic", mission: str = "leaves")
         of our levels can have.
     """
     source = getattr(farama_env, "unwrapped", farama_env)
+    try:
+        return _converted(source, obs, mission)
+    except (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError) as error:  # what is not of its type
+        raise ValueError(f"farama_env: expected a state that a level can have, got one that raises {error!r}") from error
+
+
+def _converted(source: Any, obs: str, mission: str) -> tuple[GridEnv, GridParams, GridState]:
     _check(source)
     things = Things(source)
     quest = QUESTS[_owner(source, "step")](source, things)
@@ -69,8 +76,12 @@ def _check(source: Any) -> None:
     if source.carrying is not None and source.carrying.type not in PORTABLE:
         raise ValueError(f"carrying: expected a key, ball or box, got a {source.carrying.type}")
     x, y = source.agent_pos
-    if not (0 < x < width - 1 and 0 < y < height - 1 and source.agent_dir in range(4)):
+    inside = x in range(1, width - 1) and y in range(1, height - 1)
+    if not (inside and source.agent_dir in range(4)):
         raise ValueError(f"agent: expected a cell inside the walls and a direction 0 - 3, got ({x}, {y}), {source.agent_dir}")
+    for name, least in (("step_count", 0), ("max_steps", 1)):
+        if not least <= getattr(source, name) < 2**31:
+            raise ValueError(f"{name}: expected {least} to 2^31 - 1, got {getattr(source, name)}")
 
 
 def _owner(source: Any, method: str) -> str:
