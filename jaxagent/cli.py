@@ -5,7 +5,7 @@ import dataclasses
 import io
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Union
@@ -83,7 +83,7 @@ def parse(arguments: Sequence[str]) -> Any:
         parsed = _tyro(rest)
     except SystemExit:
         if takes_overrides:
-            _print_settings(rest)
+            _print_settings(rest, overrides)
         raise
     if not overrides:
         return parsed
@@ -129,14 +129,14 @@ def _check_flags(arguments: Sequence[str], command: type) -> None:
             raise UsageError(f"unknown option {name}; {_nearest(name, known)}")
 
 
-def _print_settings(arguments: Sequence[str]) -> None:
-    """Lists what the config among the arguments sets, and what else it could."""
+def _print_settings(arguments: Sequence[str], overrides: Mapping[str, str]) -> None:
+    """Lists what the config among the arguments sets with the overrides, and what else it could."""
     for path in [Path(argument) for argument in arguments if argument.endswith(".toml")]:
         from jaxagent import config, schema
         from jaxagent.envs import registry
 
         print(f"\nsettings, with their values in {path}; lists as [64,64] or 64,64:")
-        for name, value, known in config.settings(config.read(path)):
+        for name, value, known in config.settings(config.read(path, overrides)):
             shown = "" if value is None else registry.written_option(value)
             print(f"  --{name:28} {shown:12} {schema.expected(known.hint)}; {known.doc}".rstrip("; "))
 
