@@ -73,7 +73,7 @@ def expert(env: GridEnv, *, view_only: bool = False) -> Policy:
     return Policy(init, act, privileged=True)
 
 
-_CHUNKS = 16
+_CHUNKS = 16  # parts of a batch, planned for one after the other
 _NEAR = 6  # steps within which to look around before opening a door
 
 
