@@ -70,7 +70,7 @@ def test_learns_what_the_expert_does(memory):
     learner = BC(network=network, lr=5e-3, num_minibatches=4, sequence_length=8 if memory else None)
     trainer = ja.Trainer(env, params, learner, num_envs=32, num_steps=16)
     state = jax.jit(trainer.init)(jax.random.key(0))
-    state, metrics = jax.jit(lambda s: trainer.run(s, 60))(state)
+    state, metrics = jax.jit(lambda s: trainer.run(s, 150))(state)
     assert metrics["success_sum"].sum() == metrics["episodes"].sum() > 0  # the expert's own
     assert metrics["accuracy"][-1] > 0.9
     results = ja.evaluate(env, params, learner.policy(), learner.agent(state.learner), jax.random.key(1), num_episodes=64)
