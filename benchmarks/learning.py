@@ -33,7 +33,7 @@ def train(config: Path, seed: int, folder: Path) -> dict[str, Any]:
     subprocess.run(command, check=True, capture_output=True, env=environment)
     seconds = time.monotonic() - began
     rows = metrics.read(run.metrics)
-    evaluation = json.loads(run.eval.read_text())
+    evaluation = json.loads(run.evaluation.read_text())
     return {
         "seed": seed,
         "seconds": seconds,

@@ -159,7 +159,7 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
             if signals:
                 raise Interrupted(signals[0], update)
     result = result or _evaluation(program, state)
-    write_json(run.eval, {"update": update, **result})
+    write_json(run.evaluation, {"update": update, **result})
     if failures:
         raise JaxagentError("\n".join(list(failures.values())[:5]))
     return result
@@ -170,7 +170,7 @@ def _start(program: Program, schedule: Schedule, run: RunDir, warm_start: PyTree
     if not checkpoint.steps(run.checkpoints):
         logged = metrics.read(run.metrics) if run.metrics.exists() else []
         first = schedule.checkpoint_every or schedule.num_updates
-        if run.eval.exists() or (logged and logged[-1]["update"] > first):
+        if run.evaluation.exists() or (logged and logged[-1]["update"] > first):
             raise CheckpointError(f"no checkpoint in {run.checkpoints}, although the run came beyond its first")
         if run.metrics.exists():
             _log.warning("%s has no checkpoint yet: it starts again at update 0", run.path)

@@ -51,7 +51,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
-    def eval(self) -> Path:
+    def evaluation(self) -> Path:
         return self.path / "eval.json"
 
     @property

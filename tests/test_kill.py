@@ -58,7 +58,7 @@ def _assert_same(run: RunDir, undisturbed: RunDir) -> None:
     for row in (*rows[0], *rows[1]):
         del row["timing"]
     assert str(rows[0]) == str(rows[1])
-    assert json.loads(run.eval.read_text()) == json.loads(undisturbed.eval.read_text())
+    assert json.loads(run.evaluation.read_text()) == json.loads(undisturbed.evaluation.read_text())
 
 
 def _kill_until_done(path: Path, kills: int, rng: random.Random) -> RunDir:

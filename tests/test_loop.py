@@ -71,7 +71,7 @@ def test_a_row_a_segment_and_all_episodes_are_counted(whole):
     assert [row["env_steps"] for row in rows] == [64 * row["update"] for row in rows]
     assert [row["update"] for row in rows if "eval" in row] == [5, 10]
     assert all(np.isfinite(row["value_loss"]) for row in rows)
-    evaluation = json.loads(whole.eval.read_text())
+    evaluation = json.loads(whole.evaluation.read_text())
     assert evaluation["update"] == 10 and evaluation["episodes"] == 6
     assert {"update": 10, **rows[-1]["eval"]} == evaluation
     assert checkpoint.steps(whole.checkpoints) == [6, 9, 10]
@@ -132,7 +132,7 @@ def test_seeds_side_by_side_equal_separate_runs(tmp_path):
         jax.tree.map(lambda a, b, i=lane: np.testing.assert_allclose(a[i], b, rtol=2e-4, atol=2e-5), state.learner, one.learner)
         np.testing.assert_allclose(rows["return_sum"][lane], one_rows["return_sum"], rtol=1e-5)
     run = _fit(tmp_path / "run", schedule, num_seeds=3)
-    assert len(json.loads(run.eval.read_text())["seeds"]) == 3
+    assert len(json.loads(run.evaluation.read_text())["seeds"]) == 3
     assert len(metrics.read(run.metrics)[0]["return_mean"]) == 3
 
 

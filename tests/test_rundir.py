@@ -51,7 +51,7 @@ def test_a_run_is_created(tmp_path: Path) -> None:
     assert start["devices"]["platform"] == "cpu"
     assert start["host"]["name"] == platform.node()
     assert find(path) == run
-    assert {file.parent for file in (run.metrics, run.checkpoints, run.eval, run.curves, run.episode)} == {path}
+    assert {file.parent for file in (run.metrics, run.checkpoints, run.evaluation, run.curves, run.episode)} == {path}
 
 
 def test_a_run_is_reopened(tmp_path: Path) -> None:
