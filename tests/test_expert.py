@@ -12,7 +12,6 @@ from jaxagent.envs import bitboard, registry, symbols
 from jaxagent.envs.instructions import DROP, FORWARD, LEFT, RIGHT
 from jaxagent.planners import paths
 from jaxagent.planners.expert import expert
-from jaxagent.planners.scene import sights, visible
 from jaxagent.types import PolicyInput
 
 SIDE = 9
@@ -207,15 +206,17 @@ def test_of_turns_that_are_equally_good_the_better_one() -> None:
     assert right == RIGHT
 
 
-@pytest.mark.fast
-def test_sights_are_the_view_without_walls() -> None:
-    env, params = registry.make("MiniGrid-Empty-8x8-v0")
-    _, state = env.reset(jax.random.key(0), params)
-    for x, y, direction in ((1, 1, 0), (6, 1, 1), (6, 6, 2), (3, 4, 3), (4, 2, 1)):
-        state = state.replace(position=jnp.int32(env.frame.index(x, y)), direction=jnp.int32(direction))
-        in_view = visible(env.frame, state, see_through_walls=True)
-        world = jnp.uint32((1 << 8) - 1)
-        assert jnp.array_equal(sights(bitboard.cell(x, y, 8), direction) & world, in_view)
+def test_turns_away_from_walls_to_look_around() -> None:
+    env, params = registry.make("BabyAI-GoToObjS4-v0")
+    policy = expert(env, view_only=True)
+    states = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(jax.random.key(0), 64), params)[1]
+    at = jnp.argmax(states.cells[:, env.frame.index(2, 1)] != symbols.EMPTY_CELL)  # behind the agent, wherever it is put below
+    state = jax.tree.map(lambda leaf: leaf[at], states)
+    assert state.cells[env.frame.index(2, 1)] != symbols.EMPTY_CELL
+    for (x, y, direction), turn in {(1, 2, 2): RIGHT, (1, 1, 2): LEFT, (2, 2, 1): RIGHT, (1, 2, 1): LEFT}.items():
+        here = state.replace(position=jnp.int32(env.frame.index(x, y)), direction=jnp.int32(direction))
+        inputs = PolicyInput(None, None, None, jnp.ones(1, bool), jax.tree.map(lambda leaf: leaf[None], here))
+        assert policy.act(None, policy.init(1), inputs, jax.random.key(0))[1] == turn
 
 
 def test_finds_its_way_out_of_crowded_rooms() -> None:

@@ -31,7 +31,7 @@ from jaxagent.envs.grid import Frame, GridEnv, GridState, Level, take_up
 from jaxagent.envs.instructions import DONE, DROP, FORWARD, LEFT, PICKUP, TOGGLE
 from jaxagent.ops.compact import over_rows, put_rows, take_rows
 from jaxagent.planners import paths
-from jaxagent.planners.scene import COLOURS, Leaf, Scene, board, leaves, scene, sights, visible
+from jaxagent.planners.scene import COLOURS, Leaf, Scene, board, leaves, scene, visible
 from jaxagent.types import Policy, PolicyInput
 
 _PATIENCE = 12  # things in the way of things in the way
@@ -532,13 +532,12 @@ class _Planner:
         return action, reduce(or_, there) | found & ~hopeless
 
     def _better_right(self, known: Scene) -> jax.Array | bool:
-        """Whether there is more to be seen to the right of the agent than to its left; little is where it faces a wall."""
+        """Whether the agent would face a wall after a turn to the left, but not after one to the right, where more is to be seen."""
         if not self.view_only:
             return False
-        sides = [jnp.sum(bitboard.count(sights(known.here, direction) & known.unseen)) for direction in range(4)]
-        faces_wall = [_any(bitboard.shift(known.here, direction) & known.kinds(symbols.WALL)) for direction in range(4)]
-        new = jnp.where(jnp.stack(faces_wall), 0, jnp.stack(sides))
-        return view.take(new, (known.direction + 1) % 4) > view.take(new, (known.direction + 3) % 4)
+        walls = known.kinds(symbols.WALL)
+        faces = jnp.stack([_any(bitboard.shift(known.here, direction) & walls) for direction in range(4)])
+        return view.take(faces, (known.direction + 3) % 4) & ~view.take(faces, (known.direction + 1) % 4)
 
     def _claimed(self, action: jax.Array, todo: list[Leaf], state: GridState) -> jax.Array:
         """The action, or with done actions the claim that a leaf is fulfilled."""

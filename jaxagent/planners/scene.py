@@ -96,14 +96,6 @@ def visible(frame: Frame, state: GridState, *, see_through_walls: bool) -> jax.A
     return jnp.where(inside, view.take(rows, jnp.clip(row, 0, view.SIZE - 1)), 0) & jnp.uint32((1 << frame.width) - 1)
 
 
-def sights(here: jax.Array, direction: int) -> jax.Array:
-    """The cells that the agent would have in its view on the one cell of a board, if nothing hid them, uint32 `[H]`."""
-    column = reduce(or_, [bitboard.shift(here, direction, steps) for steps in range(view.SIZE)])
-    sides = (direction + 1) % 4, (direction + 3) % 4
-    aside = range(1, view.SIZE // 2 + 1)
-    return reduce(or_, [bitboard.shift(column, side, steps) for side in sides for steps in aside], column)
-
-
 def board(frame: Frame, positions: jax.Array, mask: jax.Array) -> jax.Array:
     """The cells of those objects of a mask, bool `[K]`, that lie somewhere, uint32 `[H]`."""
     x, y = frame.xy(positions.astype(jnp.int32))
