@@ -532,7 +532,7 @@ class _Planner:
         return action, reduce(or_, there) | found & ~hopeless
 
     def _better_right(self, known: Scene) -> jax.Array | bool:
-        """Whether the agent would face a wall after a turn to the left, but not after one to the right, where more is to be seen."""
+        """Whether it would face a wall after a turn to the left, but not after one to the right, where more is to be seen."""
         if not self.view_only:
             return False
         walls = known.kinds(symbols.WALL)
