@@ -45,7 +45,6 @@ from jaxagent.envs.vector import VectorEnv  # noqa: E402
 from jaxagent.files import write_json  # noqa: E402
 from jaxagent.interop.farama import from_farama  # noqa: E402
 from jaxagent.planners.expert import expert  # noqa: E402
-from jaxagent.types import PolicyInput  # noqa: E402
 
 FORMS = {"privileged": False, "view_only": True}
 PARTS = ("babyai", "minigrid", "bot", "races")
@@ -57,29 +56,7 @@ RACERS, STEPS, REPEATS = 2048, 128, 3
 WORKERS = os.cpu_count() or 1  # threads, episodes of each at once, steps a call, calls
 GOAL = 0.995
 
-Played = tuple[jax.Array, jax.Array]  # whether each episode succeeds, bool [B], and its length, int32 [B]
-
-
 # success ----------------------------------------------------------------------------------------------------------------------
-
-
-def play(env: GridEnv, states: GridState, key: jax.Array, *, view_only: bool) -> Played:
-    """A batch of episodes."""
-    policy, num = expert(env, view_only=view_only), states.position.shape[0]
-
-    def step(loop: tuple[Any, ...]) -> tuple[Any, ...]:
-        time, carry, states, over, success, length = loop
-        inputs = PolicyInput(None, None, None, jnp.full(num, time == 0), states)
-        carry, action, _ = policy.act(None, carry, inputs, key)
-        keys = jax.random.split(jax.random.fold_in(key, time), num)
-        _, after, _, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-            keys, states, action, env.default_params
-        )
-        return time + 1, carry, after, over | terminated | truncated, success | info["success"] & ~over, length + ~over
-
-    no, zero = jnp.zeros(num, bool), jnp.zeros(num, jnp.int32)
-    start = (jnp.int32(0), policy.init(num), states, no, no, zero)
-    return jax.lax.while_loop(lambda loop: ~jnp.all(loop[3]), step, start)[4:]
 
 
 def babyai_levels(episodes: int, *, view_only: bool) -> dict[str, Any]:
@@ -88,20 +65,17 @@ def babyai_levels(episodes: int, *, view_only: bool) -> dict[str, Any]:
     env, params = babyai.make_mix(levels=names)
 
     @jax.jit
-    def run(key: jax.Array) -> tuple[GridState, Played]:
-        def one(level: tuple[jax.Array, jax.Array]) -> tuple[GridState, Played]:
+    def run(key: jax.Array) -> tuple[GridState, planning.Plans]:
+        def one(level: tuple[jax.Array, jax.Array]) -> tuple[GridState, planning.Plans]:
             key, weights = level
             keys = jax.random.split(key, episodes)
             _, states = jax.vmap(env.reset, in_axes=(0, None))(keys, params.replace(weights=weights))
-            return states, play(env, states, key, view_only=view_only)
+            return states, planning.play(env, states, key, env.level.max_steps, view_only)._replace(actions=None)
 
         return jax.lax.map(one, (jax.random.split(key, len(names)), jnp.eye(len(names))))
 
-    states, (success, length) = run(jax.random.key(0))
-    return {
-        name: report(env, jax.tree.map(lambda x, i=i: x[i], states), np.asarray(success[i]), np.asarray(length[i]))
-        for i, name in enumerate(names)
-    }
+    states, (_, length, success) = jax.device_get(run(jax.random.key(0)))
+    return {name: report(env, jax.tree.map(lambda x, i=i: x[i], states), success[i], length[i]) for i, name in enumerate(names)}
 
 
 def minigrid_levels(episodes: int) -> dict[str, Any]:
@@ -114,29 +88,31 @@ def minigrid_levels(episodes: int) -> dict[str, Any]:
         keys = jax.random.split(jax.random.key(0), episodes)
         states = jax.jit(lambda keys, env=env, params=params: jax.vmap(env.reset, in_axes=(0, None))(keys, params)[1])(keys)
         if env.level.obstacles:
-            success, length = jax.jit(lambda states, env=env: play(env, states, jax.random.key(1), view_only=False))(states)
-            success, length = np.asarray(success), np.asarray(length)
+            plans = jax.device_get(planning.played(env, states, jax.random.key(1), env.level.max_steps, False))
         else:
             plans = planning.plans(env, states, HORIZON)
-            limit = env.level.max_steps if states.max_steps is None else np.asarray(states.max_steps)
-            success, length = plans.success & (plans.lengths <= limit), plans.lengths
-        found[name] = report(env, states, success, length)
+        found[name] = report(env, states, in_time(env, states, plans), plans.lengths)
     return found
+
+
+def in_time(env: GridEnv, states: GridState, plans: planning.Plans) -> np.ndarray:
+    """Whether episodes succeed within the level's own limit, bool `[B]`."""
+    limit = env.level.max_steps if states.max_steps is None else np.asarray(states.max_steps)
+    return plans.success & (plans.lengths <= limit)
 
 
 def report(env: GridEnv, states: GridState, success: np.ndarray, length: np.ndarray) -> dict[str, Any]:
     failures = np.flatnonzero(~success)
-    looked = [] if env.level.obstacles else failures[:PROOFS]
-    proofs = [unsolvable(env, jax.tree.map(lambda x, i=i: x[i], states)) for i in looked]
+    searched = [] if env.level.obstacles else failures[:PROOFS]
+    proofs = [unsolvable(env, jax.tree.map(lambda x, i=i: x[i], states)) for i in searched]
     proved = sum(proof is not None for proof in proofs)
-    counted = success.size - proved if proved < len(failures) else int(success.sum())
-    if len(looked) == PROOFS and proved == PROOFS:  # taken to be so for the others too
-        counted = int(success.sum())
+    if proved == PROOFS:  # all that were searched: taken to be so for the others too
+        proved = len(failures)
     return {
         "success_rate": float(success.mean()),
-        "of_solvable": float(success.sum() / max(counted, 1)),
+        "of_solvable": float(success.sum() / max(success.size - proved, 1)),
         "failures": len(failures),
-        "searched": len(looked),
+        "searched": len(searched),
         "proved_unsolvable": {kind: proofs.count(kind) for kind in sorted(set(proofs) - {None})},
         "length_mean": float(length[success].mean()),
     }
@@ -186,12 +162,12 @@ def beside_bot(name: str, episodes: int) -> dict[str, Any]:
             ours, _, state = from_farama(env)
             states.append(state)
             lengths.append(bot(env))
-    limit = ours.level.max_steps if states[0].max_steps is None else np.array([state.max_steps for state in states])
+    states = planning.stacked(states)
     by_bot = np.array([length is not None for length in lengths])
     solved, found = {"bot": by_bot}, {"bot": np.array([length or 0 for length in lengths])}
     for form, view_only in FORMS.items():
-        plans = planning.plans(ours, planning.stacked(states), HORIZON, view_only=view_only)
-        solved[form], found[form] = plans.success & (plans.lengths <= limit), plans.lengths
+        plans = planning.plans(ours, states, HORIZON, view_only=view_only)
+        solved[form], found[form] = in_time(ours, states, plans), plans.lengths
     by_all = np.logical_and.reduce(list(solved.values()))
     return {
         "solved_by_all": int(by_all.sum()),

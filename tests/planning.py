@@ -24,12 +24,15 @@ _BABYAI = frozenset(range(language.GO_TO, language.PUT_NEXT + 1))
 _GOALS = frozenset(range(language.REACH_GREEN_GOAL, language.PLAY + 1))
 
 
+Array = np.ndarray | jax.Array
+
+
 class Plans(NamedTuple):
     """What the expert does in each episode, and how it ends."""
 
-    actions: np.ndarray  # int8 [N, T]; after the end they mean nothing
-    lengths: np.ndarray  # int32 [N], actions until the end, T if there is none
-    success: np.ndarray  # bool [N]
+    actions: Array  # int8 [N, T]; after the end they mean nothing
+    lengths: Array  # int32 [N], actions until the end, T if there is none
+    success: Array  # bool [N]
 
 
 def plans(env: grid.GridEnv, states: grid.GridState, num_steps: int, *, view_only: bool = False) -> Plans:
@@ -43,7 +46,8 @@ def plans(env: grid.GridEnv, states: grid.GridState, num_steps: int, *, view_onl
     """
     level = env.level
     universal = _universal(level, view_only=view_only)
-    return Plans(*jax.device_get(_play(universal, _enlarged(env.frame, level.mission, states), num_steps, view_only)))
+    enlarged = _enlarged(env.frame, level.mission, states)
+    return jax.device_get(played(universal, enlarged, jax.random.key(0), num_steps, view_only))
 
 
 def stacked(states: Sequence[grid.GridState]) -> grid.GridState:
@@ -108,19 +112,21 @@ def _enlarged(frame: grid.Frame, constant: tuple[int, ...] | None, states: grid.
     return jax.vmap(enlarge)(states)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def _play(env: grid.GridEnv, states: grid.GridState, num_steps: int, view_only: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-    policy, num, key = expert(env, view_only=view_only), states.position.size, jax.random.key(0)
-    step = jax.vmap(env.step, in_axes=(None, 0, 0, None))
+def play(env: grid.GridEnv, states: grid.GridState, key: jax.Array, num_steps: int, view_only: bool) -> Plans:
+    """The expert's episodes from some states `[N, ...]`, to their ends or for T steps. Pure."""
+    policy, num = expert(env, view_only=view_only), states.position.size
+    step = jax.vmap(env.step, in_axes=(0, 0, 0, None))
     Loop = tuple[jax.Array, jax.Array, grid.GridState, jax.Array, jax.Array, jax.Array, jax.Array]
 
     def act(loop: Loop) -> Loop:
         time, carry, states, over, actions, lengths, success = loop
         inputs = PolicyInput(None, None, None, jnp.full(num, time == 0), states)
         carry, action, _ = policy.act(None, carry, inputs, key)
-        _, after, _, terminated, _, info = step(key, states, action, env.default_params)
+        keys = jax.random.split(jax.random.fold_in(key, time), num)
+        _, after, _, terminated, truncated, info = step(keys, states, action, env.default_params)
         actions = actions.at[time].set(action.astype(jnp.int8))
-        return time + 1, carry, after, over | terminated, actions, lengths + ~over, success | info["success"] & ~over
+        success = success | info["success"] & ~over
+        return time + 1, carry, after, over | terminated | truncated, actions, lengths + ~over, success
 
     def continues(loop: Loop) -> jax.Array:
         return (loop[0] < num_steps) & ~jnp.all(loop[3])
@@ -128,4 +134,7 @@ def _play(env: grid.GridEnv, states: grid.GridState, num_steps: int, view_only: 
     no = jnp.zeros(num, bool)
     start = (jnp.int32(0), policy.init(num), states, no, jnp.zeros((num_steps, num), jnp.int8), jnp.zeros(num, jnp.int32), no)
     *_, actions, lengths, success = jax.lax.while_loop(continues, act, start)
-    return actions.T, lengths, success
+    return Plans(actions.T, lengths, success)
+
+
+played = jax.jit(play, static_argnums=(0, 3, 4))

@@ -392,7 +392,7 @@ def test_mixture_plays():
         (babyai.MIX, {"levels": "BabyAI-GoToLocal-v0"}, "levels: expected a list, each text"),
         (babyai.MIX, {"levels": ["BabyAI-Bosslevel"]}, "levels: expected BabyAI levels, .* nearest: BabyAI-BossLevel-v0"),
         (babyai.MIX, {"levels": MIXED, "params": {"weights": [0, 0, 0]}}, r"params.weights: expected .* got \[0, 0, 0\]"),
-        (babyai.MIX, {"levels": MIXED, "params": {"weights": [-1, 2, 1]}}, "params.weights: expected numbers from 0"),
+        (babyai.MIX, {"levels": MIXED, "params": {"weights": [-1, 2, 1]}}, "params.weights: expected a list of 3, each from 0"),
         (
             babyai.MIX,
             {"levels": MIXED, "weights": (1, 2)},

@@ -50,9 +50,10 @@ def out_of_reach(frame: Frame, state: GridState) -> bool:
             opened |= had
             if any(symbols.kind_of(thing) == symbols.KEY for thing in had):  # it may open a door met before
                 new += sorted(reached)
-    shore = reached | {near for cell in reached for near in (cell + frame.steps).tolist() if kinds[near] != symbols.DOOR_LOCKED}
+    shore = reached | {near for cell in reached for near in (cell + frame.steps).tolist()}  # a locked door can be gone to
+    opened_doors = {cell for cell in shore if kinds[cell] != symbols.DOOR_LOCKED or cell in reached}
 
-    def there(bit: int) -> bool:
+    def there(bit: int, shore: set[int] = shore) -> bool:
         rows = np.flatnonzero(state.task.members >> bit & 1)
         boxes = [np.flatnonzero(contents == row) for row in rows]
         places = {int(p) for p in position[rows]} | {int(position[box[0]]) for box in boxes if box.size}
@@ -60,7 +61,11 @@ def out_of_reach(frame: Frame, state: GridState) -> bool:
 
     verbs = state.mission.leaves[:, language.VERB]
     two = (language.PUT_NEXT, language.PUT_NEAR)
-    return not all(there(2 * i) and (verb not in two or there(2 * i + 1)) for i, verb in enumerate(verbs) if verb)
+    return not all(
+        there(2 * i, opened_doors if verb == language.OPEN else shore) and (verb not in two or there(2 * i + 1))
+        for i, verb in enumerate(verbs)
+        if verb
+    )
 
 
 def _key(door: int) -> int:

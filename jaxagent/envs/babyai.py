@@ -446,7 +446,7 @@ def _levels(*, fixed: bool) -> dict[str, RoomLevel]:
 ENVS: dict[str, RoomLevel] = {f"BabyAI-{name}": level for name, level in _levels(fixed=False).items()}
 FIXED: dict[str, RoomLevel] = {f"BabyAI-{name}": level for name, level in _levels(fixed=True).items()}
 MIX = "BabyAI-Mix"
-LEAST, MOST = 1e-30, 1e30  # weights of levels in a mixture, the largest of them and each, that float32 can add up
+_LEAST, _MOST = 1e-30, 1e30  # weights, the largest of them and each, that float32 can add up
 
 
 @flax.struct.dataclass
@@ -534,15 +534,22 @@ def make_mix(
     for level in levels:
         if level not in ENVS:
             raise ValueError(f"levels: expected BabyAI levels, got {level!r}; nearest: {_nearest(str(level))}")
-    shares = np.asarray([1.0] * len(levels) if weights is None else weights, np.float64)
-    if shares.shape != (len(levels),) or not np.all((shares >= 0) & (shares <= MOST)) or not np.any(shares >= LEAST):
-        raise ValueError(
-            f"weights: expected a list of {len(levels)}, each from 0 to {MOST:g}, one of them {LEAST:g} or more, "
-            f"got {schema.shown(weights)}"
-        )
+    if weights is not None:
+        check_weights("weights", weights, len(levels))
     env = _env(name, tuple(levels), obs=obs, mission=mission, fixed=fixed, done_action=done_action, max_steps=max_steps)
     env = dataclasses.replace(env, level=dataclasses.replace(env.level, names=tuple(levels)))
-    return env, MixParams(max_steps=env.default_params.max_steps, weights=shares.astype(np.float32))
+    return env, MixParams(
+        max_steps=env.default_params.max_steps,
+        weights=np.asarray([1] * len(levels) if weights is None else weights, np.float32),
+    )
+
+
+def check_weights(field: str, weights: ArrayLike | Sequence[float], count: int) -> None:
+    """Raises ValueError where a mixture of `count` levels cannot be drawn by such weights."""
+    shares = np.asarray(weights)
+    if shares.shape != (count,) or not np.all((shares >= 0) & (shares <= _MOST)) or not np.any(shares >= _LEAST):
+        expected = f"a list of {count}, each from 0 to {_MOST:g}, one of them {_LEAST:g} or more"
+        raise ValueError(f"{field}: expected {expected}, got {schema.shown(weights)}")
 
 
 def member(env: Environment, level: str | None) -> Environment:

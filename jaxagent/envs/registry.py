@@ -102,7 +102,8 @@ def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) 
     given = {} if params is None else params
     chosen = override(defaults, given)
     _check_max_steps(env, chosen)
-    _check_weights(given)
+    if isinstance(chosen, babyai.MixParams) and "weights" in given:
+        babyai.check_weights("params.weights", given["weights"], np.size(chosen.weights))
     return env, chosen
 
 
@@ -153,18 +154,6 @@ def _check_max_steps(env: Environment, params: PyTree) -> None:
     given = getattr(params, "max_steps", None)
     if given is not None and np.any(np.asarray(given) > env.spec.max_steps):
         raise ValueError(f"params.max_steps: expected at most {env.spec.max_steps}, the bound of this environment, got {given}")
-
-
-def _check_weights(params: Mapping[str, Any]) -> None:
-    """Raises ValueError where weights are given that no mixture can be drawn by."""
-    weights = params.get("weights")
-    if weights is None:
-        return
-    shares, least, most = np.asarray(weights), babyai.LEAST, babyai.MOST
-    if np.any((shares < 0) | (shares > most)) or not np.any(shares >= least):
-        raise ValueError(
-            f"params.weights: expected numbers from 0 to {most:g}, one of them {least:g} or more, got {schema.shown(weights)}"
-        )
 
 
 _KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters
