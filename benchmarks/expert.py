@@ -139,13 +139,15 @@ def bot(env: Any) -> int | None:
     """The length of its episode, None if it fails."""
     planner, action, over, reward = BabyAIBot(env), None, False, 0.0
     signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(PATIENCE)
     with contextlib.suppress(Exception):  # it gives up by exceptions, or never
-        while not over:
-            action = planner.replan(action)
-            _, reward, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-    signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE, 1)  # again each second: where it strikes in a callback, it is lost
+        try:
+            while not over:
+                action = planner.replan(action)
+                _, reward, terminated, truncated, _ = env.step(action)
+                over = terminated or truncated
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     return env.step_count if reward > 0 else None
 
 
