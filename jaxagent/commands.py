@@ -87,6 +87,37 @@ class Resume:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """Train many settings and seeds side by side, as a spec says, and tell which is best.
+
+    Run it again to go on after a stop, or with more samples, seeds or values of grids.
+
+    Attributes:
+      spec: TOML file; see jaxagent/sweep/spec.py for what it takes.
+      out: Directory of the sweep; sweeps/NAME unless given.
+      json: Print the leaderboard as one JSON array.
+    """
+
+    spec: Positional[Path]
+    out: Path | None = None
+    json: bool = False
+
+    def run(self) -> None:
+        from jaxagent.loop import Interrupted
+        from jaxagent.sweep import driver, spec
+
+        sweep = driver.with_objective(spec.read(self.spec))
+        directory = self.out or Path("sweeps") / self.spec.stem
+        print(f"sweep {directory}", file=sys.stderr)
+        with driver.opened(directory, sweep) as rows:
+            try:
+                driver.run(sweep, directory, rows)
+            except Interrupted as stop:
+                print(f"{stop}\ngo on with the same command", file=sys.stderr)
+                raise SystemExit(stop.exit_code) from stop
+
+
+@dataclass(frozen=True)
 class Eval:
     """Play episodes with a trained agent on levels it was not trained on.
 
@@ -355,6 +386,7 @@ class Doctor:
 COMMANDS: dict[str, type] = {
     "train": Train,
     "resume": Resume,
+    "sweep": Sweep,
     "eval": Eval,
     "render": Render,
     "bench": Bench,

@@ -105,16 +105,20 @@ def read(path: Path, overrides: Mapping[str, str] | None = None) -> Config:
     Raises:
       ConfigError: what is wrong, in at most five lines, each with the path of the field.
     """
-    document = _document(path)
-    config = parse(document, str(path))
+    content = read_toml(path)
+    config = parse(content, str(path))
     if not overrides:
         return config
-    return parse(
-        _overridden(document, overrides), f"{path} with {' '.join(f'--{_FLAGS.get(name, name)}' for name in overrides)}"
-    )
+    values = {name: _value(text, lists="." in name) for name, text in overrides.items()}
+    return parse(replaced(content, values), f"{path} with {' '.join(f'--{_FLAGS.get(name, name)}' for name in overrides)}")
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds, unchecked.
+
+    Raises:
+      ConfigError: it cannot be read, or is no TOML.
+    """
     try:
         if not path.is_file():
             found = "a directory" if path.is_dir() else "no regular file" if path.exists() else "nothing"
@@ -137,20 +141,20 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
-def _overridden(document: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
-    """A copy of the document with values set by dotted path."""
-    changed = _copied(document)
-    for dotted, text in overrides.items():
+def replaced(content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document with values set by dotted path (`learner.lr`)."""
+    changed = _copied(content)
+    for dotted, value in values.items():
         *tables, name = dotted.split(".")
         table = changed
         for step in tables:
             table = table.setdefault(step, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"--{dotted}: {step} is a value, not a table")
-        table[name] = _value(text, lists=bool(tables))
+                raise ConfigError(f"{dotted}: {step} is a value, not a table")
+        table[name] = value
     train = changed.get("train")
     for given, other in (("num_updates", "total_steps"), ("total_steps", "num_updates")):
-        if f"train.{given}" in overrides and f"train.{other}" not in overrides:
+        if f"train.{given}" in values and f"train.{other}" not in values:
             train.pop(other, None)
     return changed
 
@@ -187,19 +191,19 @@ def parse(document: Mapping[str, Any], source: str) -> Config:
     """
     if not document:
         raise ConfigError(f"{source}: empty; expected the tables env, learner and train")
-    _refuse(source, schema.problems(document, _top_schema(), ""))
+    refuse(source, schema.problems(document, _top_schema(), ""))
     env, learner = document["env"], document["learner"]
-    _refuse(source, _name_problems(env, learner))
+    refuse(source, _name_problems(env, learner))
     network_schema, learner_schema = schema.of_function(actor_critic), learner_schemas()[learner["name"]]
     fields, network = _without(learner, "name"), document.get("network", {})
-    _refuse(
+    refuse(
         source,
         [
             *_env_problems(env),
             *schema.problems(fields, learner_schema, "learner."),
             *schema.problems(network, network_schema, "network."),
             *_train_problems(document["train"]),
-            *_too_small(document, {"seed": 0, "num_seeds": 1}, ""),
+            *too_small(document, {"seed": 0, "num_seeds": 1}, ""),
         ],
     )
     options = schema.completed(_without(env, "name", "params"), _option_schema(env["name"]) or _open_schema(env))
@@ -238,7 +242,8 @@ def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:
             yield f"{table}.{name}", values.get(name), known
 
 
-def _refuse(source: str, problems: list[str]) -> None:
+def refuse(source: str, problems: list[str]) -> None:
+    """Raises ConfigError that lists the problems of a file, cut to an error's length; none pass."""
     if not problems:
         return
     left_out = len(problems) - (_MAX_LINES - 1)
@@ -310,13 +315,14 @@ def _train_problems(train: Mapping[str, Any]) -> list[str]:
     if len(train.keys() & {"num_updates", "total_steps"}) != 1:
         found.append("train: expected exactly one of num_updates and total_steps")
     least = dict.fromkeys(train, 1) | {"eval_every": 0, "checkpoint_every": 0}
-    found += _too_small(train, least, "train.")
+    found += too_small(train, least, "train.")
     if not found and _train_parts(train)["schedule"].num_updates >= 2**31:
         found.append("train.total_steps: expected less than 2^31 updates")
     return found
 
 
-def _too_small(values: Mapping[str, Any], least: Mapping[str, int], path: str) -> list[str]:
+def too_small(values: Mapping[str, Any], least: Mapping[str, int], path: str) -> list[str]:
+    """What is wrong with the numbers below their least value, one line each."""
     numbers = {name: value for name, value in values.items() if name in least and type(value) in (int, float)}
     return [f"{path}{name}: expected at least {least[name]}, got {n}" for name, n in numbers.items() if n < least[name]]
 
@@ -394,6 +400,11 @@ def resolved_toml(config: Config) -> str:
         "network": config.network,
         "train": vars(config.schedule) | vars(config.rollout),
     }
+    return to_toml(document)
+
+
+def to_toml(document: Mapping[str, Any]) -> str:
+    """Tables as TOML, without the values that are None. Keys with dots stand for nested tables."""
     return "\n".join(_table_lines(document, "")).lstrip() + "\n"
 
 

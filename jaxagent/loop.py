@@ -62,10 +62,11 @@ class Schedule:
 
 
 class Interrupted(BaseException):
-    """A signal ended the run after a checkpoint. `exit_code` is 130 for SIGINT and 143 for SIGTERM."""
+    """A signal ended the work. `exit_code` is 130 for SIGINT and 143 for SIGTERM."""
 
-    def __init__(self, signal_number: int, update: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signal_number).name} after update {update}; the checkpoint is saved")
+    def __init__(self, signal_number: int, left: str) -> None:
+        """`left` says where it stopped and what is saved."""
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}{left}")
         self.exit_code = 128 + signal_number
 
 
@@ -111,11 +112,15 @@ class Program:
         policy = trainer.learner.policy(greedy=True)
 
         def play(learner: PyTree, seed: jax.Array) -> evaluation.EpisodeResults:
-            key = jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM)
-            agent = trainer.learner.agent(learner)
+            agent, key = trainer.learner.agent(learner), evaluation_key(seed)
             return evaluation.evaluate(trainer.env, trainer.params, policy, agent, key, num_episodes=self._num_episodes)
 
         return self._over_seeds(play)(state.learner, self._seeds)
+
+
+def evaluation_key(seed: jax.Array | int) -> jax.Array:
+    """Decides on which levels a run of this seed is evaluated."""
+    return jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM)
 
 
 def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree | None = None) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
     update, result, failures = int(np.max(state.update)), None, dict[int, str]()
     with (
         Progress(schedule.num_updates, start=update) as progress,
-        _deferred_signals(progress) as signals,
+        deferred_signals(progress) as signals,
         metrics.MetricsLog(run.metrics) as log,
     ):
         while update < schedule.num_updates:
@@ -157,7 +162,7 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
                     keep=schedule.keep,
                 )
             if signals:
-                raise Interrupted(signals[0], update)
+                raise Interrupted(signals[0], f" after update {update}; the checkpoint is saved")
     result = result or _evaluation(program, state)
     write_json(run.evaluation, {"update": update, **result})
     if failures:
@@ -183,7 +188,7 @@ def _start(program: Program, schedule: Schedule, run: RunDir, warm_start: PyTree
     return restored.tree["state"], np.asarray(restored.metadata["env_steps"], np.int64)
 
 
-def summarise(rows: Metrics, count: int) -> dict[str, Any]:
+def summarise(rows: Mapping[str, Any], count: int) -> dict[str, Any]:
     """One row for a segment from the metrics of its first `count` updates, `[..., capacity]`; leading axes stay.
 
     Sums over episodes become means over the episodes that ended (NaN if none did); everything else is averaged over updates.
@@ -248,7 +253,7 @@ def _note_failures(state: RunState, expected: int, failures: dict[int, str], pro
 
 
 @contextmanager
-def _deferred_signals(progress: Progress) -> Iterator[list[int]]:
+def deferred_signals(progress: Progress) -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM in a list instead of acting on them; a second one acts at once."""
     received: list[int] = []
 

@@ -51,17 +51,20 @@ class Progress:
         total: int,
         *,
         start: int = 0,
+        unit: str = "update",
         stream: TextIO | None = None,
         interval: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`total` and `start` are updates; `interval` is in seconds."""
+        """`total` and `start` are updates, or whatever `unit` names; `interval` is in seconds."""
         stream = sys.stderr if stream is None else stream
         self._total = total
         self._clock = clock
         self._marks: deque[tuple[float, int, int]] = deque(maxlen=_WINDOW)  # time, update, env steps
         self._status = _Status(start, total, None, None, {})
-        self._display: _Display = _Bar(stream, total, start) if _is_terminal(stream) else _Lines(stream, interval, clock)
+        self._display: _Display = (
+            _Bar(stream, total, start, unit) if _is_terminal(stream) else _Lines(stream, interval, clock, unit)
+        )
 
     def report(self, update: int, *, env_steps: int, values: Mapping[str, float]) -> None:
         """Shows that `update` updates and `env_steps` environment steps are done in all; a value that is NaN as `-`."""
@@ -101,8 +104,9 @@ def _is_terminal(stream: TextIO) -> bool:
 class _Lines:
     """A stream that is no terminal. One that is closed or full (`| head`) must not stop the run."""
 
-    def __init__(self, stream: TextIO, interval: float, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, interval: float, clock: Callable[[], float], unit: str) -> None:
         self._stream = stream
+        self._unit = unit
         self._interval = interval
         self._clock = clock
         self._last_time: float | None = None
@@ -111,7 +115,7 @@ class _Lines:
     def show(self, status: _Status, *, last: bool) -> None:
         now = self._clock()
         due = self._last_time is None or now - self._last_time >= self._interval
-        line = f"update {status.update}/{status.total}  {status.text()}"
+        line = f"{self._unit} {status.update}/{status.total}  {status.text()}"
         if (due or last) and line != self._last_line:
             self.note(line)
             self._last_time, self._last_line = now, line
@@ -128,12 +132,12 @@ class _Lines:
 class _Bar:
     """A terminal. Warnings and other writes to the standard error appear above the bar."""
 
-    def __init__(self, stream: TextIO, total: int, start: int) -> None:
+    def __init__(self, stream: TextIO, total: int, start: int, unit: str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        columns = (TextColumn("update"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}", markup=False))
+        columns = (TextColumn(unit), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}", markup=False))
         console = Console(file=stream)
         self._progress = RichProgress(*columns, console=console, refresh_per_second=4, redirect_stdout=False)
         self._task = self._progress.add_task("", total=total, completed=start, text="")

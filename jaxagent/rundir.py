@@ -116,7 +116,7 @@ def reopen(path: Path, *, argv: Sequence[str] | None = None) -> Iterator[RunDir]
     run = find(path)
     with lock(path):
         _tidy(path)
-        write_json(run.env, [*_earlier_starts(run.env), provenance.describe(argv)])
+        write_json(run.env, [*earlier_starts(run.env), provenance.describe(argv)])
         yield run
 
 
@@ -154,7 +154,10 @@ def _expect_empty(path: Path) -> None:
         raise UsageError(f"{path} is not empty: it holds {min(names)}\nchoose a new or an empty directory")
 
 
-def _earlier_starts(path: Path) -> list[Any]:
+def earlier_starts(path: Path) -> list[Any]:
+    """The entries of an `env.json` so far; none if it is new, or damaged, which a warning says."""
+    if not path.exists():
+        return []
     try:
         starts = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
