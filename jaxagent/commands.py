@@ -106,12 +106,12 @@ class Sweep:
         from jaxagent.loop import Interrupted
         from jaxagent.sweep import driver, spec
 
-        sweep = driver.with_objective(spec.read(self.spec))
+        board = driver.Board(driver.with_objective(spec.read(self.spec)))
         directory = self.out or Path("sweeps") / self.spec.stem
         print(f"sweep {directory}", file=sys.stderr)
-        with driver.opened(directory, sweep) as rows:
+        with driver.opened(directory, board.sweep) as rows:
             try:
-                driver.run(sweep, directory, rows)
+                driver.run(board, directory, rows)
             except Interrupted as stop:
                 print(f"{stop}\ngo on with the same command", file=sys.stderr)
                 raise SystemExit(stop.exit_code) from stop

@@ -83,6 +83,7 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
         directory.mkdir(parents=True, exist_ok=True)
     with rundir.lock(directory):
         remove_litter(directory)
+        remove_litter(directory / ledger.CURVES)
         if (directory / SPEC).exists():
             _check_continues(sweep, spec.from_resolved((directory / SPEC).read_text(), str(directory / SPEC)), directory)
         rows = ledger.read_rows(directory)
@@ -125,7 +126,7 @@ def _check_continues(sweep: Sweep, earlier: Sweep, directory: Path) -> None:
 
 
 def run(
-    sweep: Sweep, directory: Path, rows: list[Row], *, make_executor: Callable[[Runner, Any], Executor] = InProcess
+    board: "Board", directory: Path, rows: list[Row], *, make_executor: Callable[[Runner, Any], Executor] = InProcess
 ) -> None:
     """Trains until nothing is left to train; `rows` are those of the ledger so far, and grow.
 
@@ -133,8 +134,7 @@ def run(
       Interrupted: SIGINT or SIGTERM. Everything up to the last chunk that ended is in the ledger.
       CheckpointError, ResourceError: see `Runner.run`.
     """
-    board = Board(sweep, rows)
-    runner = Runner(sweep, directory)
+    board.rows, runner = rows, Runner(board.sweep, directory)
     total, done = board.expected_updates(), sum(board.updates_of(row) for row in rows)
     with Progress(total, start=done, unit="lane updates") as progress, deferred_signals(progress) as signals:
         steps = [done, sum(row["env_steps"] for row in rows if row["status"] != "rung")]
@@ -170,14 +170,18 @@ def run(
 class Board:
     """The trials of a sweep, their groups and the ledger's rows: what to do next, and how far it is.
 
+    Making one checks and builds every trial (ConfigError).
+
     Attributes:
+      rows: the ledger's.
       trials: by id, in the order they are begun.
       groups: number of each trial's static group.
       widths: of each group's chunks.
     """
 
-    def __init__(self, sweep: Sweep, rows: list[Row]) -> None:
-        self._sweep, self._rows = sweep, rows
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self.rows: list[Row] = []
         self.trials: dict[str, Trial] = {}
         self.groups: dict[str, int] = {}
         self._signatures: dict[Any, int] = {}
@@ -191,7 +195,7 @@ class Board:
 
     @property
     def setting_names(self) -> list[str]:
-        return [*self._sweep.fixed, *(axis.name for axis in self._sweep.axes)]
+        return [*self.sweep.fixed, *(axis.name for axis in self.sweep.axes)]
 
     @property
     def steps_per_update(self) -> int:
@@ -200,7 +204,7 @@ class Board:
     def next_chunk(self, running: Sequence[Chunk], runner: Runner) -> Chunk | None:
         """What can be started beside the running chunks."""
         busy = {(job.trial, job.seed) for chunk in running for job in chunk.jobs}
-        jobs = scheduling.pending(self._sweep, {t: trial.settings for t, trial in self.trials.items()}, self.groups, self._rows)
+        jobs = scheduling.pending(self.sweep, {t: trial.settings for t, trial in self.trials.items()}, self.groups, self.rows)
         jobs = [job for job in jobs if (job.trial, job.seed) not in busy]
         for group in {self.groups[job.trial] for job in jobs} - self.widths.keys():
             self.widths[group] = self._fitting_width(group, runner)
@@ -219,14 +223,14 @@ class Board:
 
     def _fitting_width(self, group: int, runner: Runner) -> int:
         """That of the ledger; else the plan's, or the largest that the compiler says will fit."""
-        earlier = [row["width"] for row in self._rows if self.groups.get(row["trial"]) == group]
+        earlier = [row["width"] for row in self.rows if self.groups.get(row["trial"]) == group]
         if earlier:
             return min(earlier)
         devices = jax.local_devices()
         members = [trial for t, trial in self.trials.items() if self.groups[t] == group]
-        lanes = -(-len(members) * self._sweep.plan.seeds // len(devices)) * len(devices)
-        if self._sweep.plan.width is not None:
-            return -(-self._sweep.plan.width // len(devices)) * len(devices)
+        lanes = -(-len(members) * self.sweep.plan.seeds // len(devices)) * len(devices)
+        if self.sweep.plan.width is not None:
+            return -(-self.sweep.plan.width // len(devices)) * len(devices)
         width = len(devices) * (_CPU_WIDTH if devices[0].platform == "cpu" else _ACCELERATOR_WIDTH)
         limit = (devices[0].memory_stats() or {}).get("bytes_limit")
         width = min(width, lanes)
@@ -240,7 +244,7 @@ class Board:
     def unneeded(self, directory: Path, running: Sequence[Chunk]) -> list[str]:
         """Chunks whose states nothing can go on from: every lane has moved on, or ended."""
         newest: dict[scheduling.Lane, Row] = {}
-        for row in self._rows:
+        for row in self.rows:
             lane = row["trial"], row["seed"]
             if lane not in newest or row["rung"] > newest[lane]["rung"]:
                 newest[lane] = row
@@ -254,24 +258,24 @@ class Board:
         trial = self.trials.get(row["trial"])
         if trial is None:
             return 0
-        ends = scheduling.stops(self._sweep.plan, trial.num_updates)
+        ends = scheduling.stops(self.sweep.plan, trial.num_updates)
         return int(row["updates"] - (ends[row["rung"] - 1] if row["rung"] else 0))
 
     def expected_updates(self) -> int:
         """Updates of all lanes together; under halving about as many."""
         total = 0.0
         for trial in self.trials.values():
-            ends = scheduling.stops(self._sweep.plan, trial.num_updates)
+            ends = scheduling.stops(self.sweep.plan, trial.num_updates)
             legs = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-            share = 1 / self._sweep.plan.eta if self._sweep.plan.scheduler == "halving" else 1.0
-            total += sum(leg * share**rung for rung, leg in enumerate(legs)) * self._sweep.plan.seeds
+            share = 1 / self.sweep.plan.eta if self.sweep.plan.scheduler == "halving" else 1.0
+            total += sum(leg * share**rung for rung, leg in enumerate(legs)) * self.sweep.plan.seeds
         return max(1, round(total))
 
     def headline(self) -> dict[str, float]:
         """Figures for the progress display."""
-        best = [row["objective"] for row in self._rows if row["status"] == "done" and row["objective"] is not None]
-        failed = sum(row["status"] == "failed" for row in self._rows)
-        ended = sum(row["status"] == "done" for row in self._rows)
+        best = [row["objective"] for row in self.rows if row["status"] == "done" and row["objective"] is not None]
+        failed = sum(row["status"] == "failed" for row in self.rows)
+        ended = sum(row["status"] == "done" for row in self.rows)
         values = {"done": float(ended), "failed": float(failed)}
-        choose = max if self._sweep.plan.mode == "max" else min
+        choose = max if self.sweep.plan.mode == "max" else min
         return values | ({"best": choose(best)} if best else {})

@@ -16,6 +16,7 @@ Rows are in the order of trial, seed and rung, and hold nothing that a clock has
 machine leave equal ledgers.
 """
 
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ def read_parquet(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path, partitioning=None)
+        return pq.read_table(io.BytesIO(path.read_bytes()))  # at once: a writer may replace the file
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot read {path}: {(str(error).splitlines() or ['damaged'])[0][:160]}") from error
 

@@ -1,0 +1,274 @@
+"""Lanes, chunks and the driver, on small agents: what a sweep trains, once each, and to the same bits."""
+
+import random
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+import sweeps
+
+from jaxagent import loop
+from jaxagent.errors import DataError, ResourceError, UsageError
+from jaxagent.finite import first_nonfinite
+from jaxagent.sweep import driver, lanes, ledger, spec
+from jaxagent.sweep.chunks import Runner
+from jaxagent.sweep.scheduling import Chunk
+
+WIDTH = 4
+LRS = (1e-3, 3e-3, 1e-2, 3e-2)
+
+
+@pytest.fixture(scope="module")
+def program() -> lanes.LaneProgram:
+    return lanes.LaneProgram(_trial(LRS[0]).trainer, width=WIDTH, capacity=2, num_episodes=4)
+
+
+def _trial(lr: float) -> spec.Trial:
+    return sweeps.sweep().trial({"learner.lr": lr})
+
+
+def _trained(program: lanes.LaneProgram, lrs, seeds) -> tuple[lanes.Advanced, np.ndarray]:
+    """After four updates, and the evaluation's rewards."""
+    trainers, seeds = lanes.stacked([_trial(lr).trainer for lr in lrs]), np.array(seeds)
+    state = program.init(trainers, seeds)
+    for _ in range(2):
+        advanced = program.advance(trainers, state, 2)
+        state = advanced.state
+    return jax.device_get(advanced), program.evaluate(trainers, state, seeds).total_reward
+
+
+def _lane(tree, place: int) -> list[bytes]:
+    return [np.asarray(leaf)[place].tobytes() for leaf in jax.tree.leaves(_without_keys(tree))]
+
+
+def _without_keys(tree):
+    return jax.tree.map(lambda x: jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
+
+
+def test_a_lane_is_the_same_bits_wherever_it_stands(program):
+    ordered, rewards = _trained(program, LRS, [0, 1, 2, 3])
+    places = [2, 0, 3, 1]
+    permuted, permuted_rewards = _trained(program, [LRS[p] for p in places], places)
+    for place, origin in enumerate(places):
+        assert _lane(permuted, place) == _lane(ordered, origin)
+    np.testing.assert_array_equal(permuted_rewards, rewards[places])
+    assert len({tuple(_lane(ordered.state.learner.params, place)) for place in range(WIDTH)}) == WIDTH
+
+
+def test_a_lane_that_is_no_longer_finite_changes_no_other(program):
+    sound, _ = _trained(program, LRS, [0, 1, 2, 3])
+    broken, _ = _trained(program, [LRS[0], 1e38, LRS[2], LRS[3]], [0, 1, 2, 3])
+    assert broken.failed_at.tolist()[0] == -1 and 0 < broken.failed_at[1] <= 4
+    assert first_nonfinite(jax.tree.map(lambda leaf: leaf[1], broken.state.learner)) is not None
+    for place in (0, 2, 3):
+        assert _lane(broken, place) == _lane(sound, place)
+
+
+def test_a_lane_is_the_run_that_train_makes(program):
+    advanced, rewards = _trained(program, LRS, [0, 1, 2, 3])
+    for place in (1, 3):
+        trial = _trial(LRS[place])
+        alone = loop.Program(trial.trainer, loop.Schedule(4, segment=2, eval_episodes=4), seed=place)
+        state = alone.init()
+        for _ in range(2):
+            state, metrics = alone.segment(state, 2)
+        for ours, theirs in zip(
+            jax.tree.leaves(advanced.state.learner.params), jax.tree.leaves(state.learner.params), strict=True
+        ):
+            np.testing.assert_allclose(ours[place], theirs, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(advanced.metrics["return_sum"][place], metrics["return_sum"], rtol=1e-5)
+        np.testing.assert_allclose(rewards[place], alone.evaluate(state).total_reward, rtol=1e-5)
+
+
+def test_lanes_over_devices_share_nothing():
+    """Two devices, in a process of its own: equal lanes, and no collective in the program."""
+    code = """
+import jax, numpy as np, sys
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+import sweeps
+from jaxagent.sweep import lanes
+trainers = [sweeps.sweep().trial({"learner.lr": lr}).trainer for lr in (1e-3, 3e-3, 1e-2, 3e-2)]
+program = lanes.LaneProgram(trainers[0], width=4, capacity=2, num_episodes=4)
+stacked, seeds = lanes.stacked(trainers), np.arange(4)
+state = program.init(stacked, seeds)
+advanced = program.advance(stacked, state, 2)
+text = program._compiled_advance.as_text()
+assert not [name for name in ("all-reduce", "all-gather", "collective-permute", "all-to-all", "reduce-scatter") if name in text]
+assert len(advanced.failed_at.sharding.device_set) == int(sys.argv[1])
+lengths = program.evaluate(stacked, advanced.state, seeds).length
+print(*np.asarray(advanced.metrics["policy_loss"]).ravel(), *lengths.ravel())
+"""
+    found = []
+    for devices in ("1", "2"):
+        done = subprocess.run([sys.executable, "-c", code, devices], capture_output=True, text=True, cwd="tests", timeout=240)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found.append([float(word) for word in done.stdout.split()])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
+# the driver -------------------------------------------------------------------------------------------------------------------
+
+
+def _run(directory, **plan) -> list[ledger.Row]:
+    board = driver.Board(driver.with_objective(sweeps.sweep({"seeds": 2, "samples": 3, "rungs": 2, "width": WIDTH, **plan})))
+    with driver.opened(directory, board.sweep) as rows:
+        driver.run(board, directory, rows)
+    return ledger.read_rows(directory)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sweep") / "whole"
+    return directory, _run(directory)
+
+
+def test_every_lane_is_trained_once(whole):
+    directory, rows = whole
+    lanes_done = [(row["trial"], row["seed"]) for row in rows if row["status"] == "done"]
+    assert len(lanes_done) == len(set(lanes_done)) == 6 and len(rows) == 12
+    assert {row["updates"] for row in rows if row["status"] == "rung"} == {4}
+    assert all(row["updates"] == 8 and row["env_steps"] == 8 * 64 for row in rows if row["status"] == "done")
+    assert all(row["objective"] == row["eval.success_rate"] for row in rows if row["status"] == "done")
+    table = ledger.read(directory)
+    assert ledger.settings_of(table) == ["learner.lr"]
+    curves = ledger.read_curves(directory, table.column("curve").to_pylist()).to_pylist()
+    assert len(curves) == 6 * 4 and {row["update"] for row in curves} == {2, 4, 6, 8}
+    assert not list((directory / "states").iterdir())
+
+
+def test_running_it_again_trains_nothing_and_growing_it_only_what_is_new(whole, monkeypatch, tmp_path):
+    directory, rows = whole
+    before = (directory / ledger.LEDGER).read_bytes()
+    trained: list[Chunk] = []
+    run = Runner.run
+    monkeypatch.setattr(Runner, "run", lambda self, chunk, *rest: trained.append(chunk) or run(self, chunk, *rest))
+    _run(directory)
+    assert not trained and (directory / ledger.LEDGER).read_bytes() == before
+    grown = _run(directory, samples=4)
+    assert {job.trial for chunk in trained for job in chunk.jobs}.isdisjoint(row["trial"] for row in rows)
+    assert [row for row in grown if row in rows] == rows and len(grown) == 16
+    with pytest.raises(UsageError, match="sweep.rungs is 3, but 2 in"):
+        _run(directory, rungs=3)
+
+
+def test_one_compilation_for_each_static_group(tmp_path, monkeypatch):
+    traced = []
+    advance = lanes._advance
+    monkeypatch.setattr(lanes, "_advance", lambda *arguments: traced.append(1) or advance(*arguments))
+    space = {
+        **sweeps.LR,
+        "learner.num_epochs": {"list": [1, 1, 1, 2, 2, 3]},
+        "learner.gamma": {"list": [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]},
+    }
+    board = driver.Board(driver.with_objective(sweeps.sweep({"samples": 2, "rungs": 2, "width": WIDTH}, space)))
+    assert len(set(board.groups.values())) == 3
+    with driver.opened(tmp_path, board.sweep) as rows:
+        driver.run(board, tmp_path, rows)
+    assert len(traced) == 3 and len(rows) == 24
+
+
+def test_failed_lanes_are_told_and_cost_no_further_rung(tmp_path):
+    board = driver.Board(driver.with_objective(sweeps.sweep({"rungs": 2, "width": 2}, {"learner.lr": {"grid": [1e-3, 1e38]}})))
+    with driver.opened(tmp_path, board.sweep) as rows:
+        driver.run(board, tmp_path, rows)
+    by_lr = {lr: [row for row in ledger.read_rows(tmp_path) if row["learner.lr"] == lr] for lr in (1e-3, 1e38)}
+    assert [row["status"] for row in by_lr[1e-3]] == ["rung", "done"]
+    (failed,) = by_lr[1e38]
+    assert failed["status"] == "failed" and "is not finite after update" in failed["reason"] and failed["objective"] is None
+
+
+def test_out_of_memory_halves_the_width(tmp_path, monkeypatch, capsys):
+    run = Runner.run
+
+    def short_of_memory(self, chunk, *rest):
+        if chunk.width > 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
+        return run(self, chunk, *rest)
+
+    monkeypatch.setattr(Runner, "run", short_of_memory)
+    rows = _run(tmp_path, samples=2, seeds=1)
+    assert {row["width"] for row in rows} == {2} and len(rows) == 4
+    assert "goes on with 2 lanes at once" in capsys.readouterr().err
+    monkeypatch.setattr(Runner, "run", lambda *_: (_ for _ in ()).throw(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no")))
+    with pytest.raises(ResourceError, match="out of memory with one lane a device"):
+        _run(tmp_path / "never")
+
+
+def test_damaged_and_foreign_directories(whole, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds no sweep"):
+        _run(tmp_path)
+    directory = tmp_path / "damaged"
+    _copy(whole[0], directory)
+    (directory / ledger.LEDGER).write_bytes((whole[0] / ledger.LEDGER).read_bytes()[:-100])
+    with pytest.raises(DataError, match="ledger.parquet"):
+        _run(directory)
+
+
+def test_a_full_disk_keeps_the_ledger(tmp_path):
+    """A limit on the size of files, in a process of its own: the states are larger than the ledger."""
+    path = sweeps.write(tmp_path, "samples = 2\nrungs = 2\nwidth = 2")
+    limited = f"ulimit -f 8; exec {sys.executable} -m jaxagent sweep {path} --out {tmp_path / 'out'}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 5, done.stderr
+    assert "cannot write" in done.stderr and "needs" in done.stderr
+    _finish(_sweep(path, tmp_path / "out"))
+    assert (tmp_path / "out" / ledger.LEDGER).read_bytes() == _undisturbed(tmp_path, path)
+
+
+@pytest.mark.timeout(900)
+def test_ten_kills_leave_an_equal_ledger(tmp_path):
+    path = sweeps.write(
+        tmp_path, "seeds = 2\nsamples = 16\nrungs = 4\nwidth = 4\nscheduler = 'halving'\neta = 2\nnum_updates = 64"
+    )
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng, out = random.Random(seed), tmp_path / "out"
+    expected = _undisturbed(tmp_path, path)
+    kills = 0
+    while kills < 10:
+        process, begun, began = _sweep(path, out), _num_rows(out), time.monotonic()
+        goal = begun + rng.randint(0, 4)
+        while process.poll() is None and _num_rows(out) <= goal and time.monotonic() - began < 60:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.2))
+        if process.poll() is not None:
+            _finish(process)
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills >= 3
+    _finish(_sweep(path, out))
+    assert (out / ledger.LEDGER).read_bytes() == expected
+
+
+def _sweep(path, out) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-m", "jaxagent", "sweep", path, "--out", out], stderr=subprocess.PIPE)
+
+
+def _finish(process: subprocess.Popen) -> None:
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors.decode()
+
+
+def _undisturbed(tmp_path, path) -> bytes:
+    _finish(_sweep(path, tmp_path / "undisturbed"))
+    return (tmp_path / "undisturbed" / ledger.LEDGER).read_bytes()
+
+
+def _num_rows(out) -> int:
+    return len(ledger.read_rows(out)) if out.exists() else 0
+
+
+def _copy(source, target) -> None:
+    target.mkdir()
+    for path in source.rglob("*"):
+        if path.is_dir():
+            (target / path.relative_to(source)).mkdir(parents=True, exist_ok=True)
+        else:
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            (target / path.relative_to(source)).write_bytes(path.read_bytes())

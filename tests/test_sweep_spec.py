@@ -1,0 +1,128 @@
+"""What a spec says, and what is refused before anything compiles."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sweeps
+
+from jaxagent.errors import ConfigError
+from jaxagent.sweep import spec
+
+pytestmark = pytest.mark.fast
+
+
+def test_grids_are_crossed_lists_advance_together_and_each_is_sampled():
+    made = sweeps.sweep(
+        {"samples": 3},
+        {
+            "learner.num_epochs": {"grid": [1, 2]},
+            "learner.gamma": {"list": [0.9, 0.99]},
+            "learner.gae_lambda": {"list": [0.8, 0.95]},
+            "learner.lr": {"log_uniform": [1e-4, 1e-1]},
+            "learner.num_minibatches": {"int": [1, 3]},
+            "network.hidden": {"choice": [[8], [16]]},
+        },
+    )
+    settings = made.settings()
+    assert len(settings) == 2 * 2 * 3
+    assert {(s["learner.gamma"], s["learner.gae_lambda"]) for s in settings} == {(0.9, 0.8), (0.99, 0.95)}
+    assert len({s["learner.lr"] for s in settings}) == 3  # the same draws in every combination
+    assert {s["learner.num_minibatches"] for s in settings} <= {1, 2, 3}
+    assert all(s["network.hidden"] in ([8], [16]) for s in settings)
+
+
+def test_ranges_are_covered_evenly():
+    axes = [spec.Axis("a", "uniform", (2.0, 4.0)), spec.Axis("b", "log_uniform", (1e-4, 1.0)), spec.Axis("c", "int", (1, 3))]
+    quantiles = (np.arange(3000) + 0.5) / 3000
+    uniform, log_uniform, integers = (np.array([axis.at(q) for q in quantiles]) for axis in axes)
+    assert uniform.mean() == pytest.approx(3.0) and uniform.min() >= 2.0 and uniform.max() <= 4.0
+    assert np.log10(log_uniform).mean() == pytest.approx(-2.0) and np.median(log_uniform) == pytest.approx(1e-2, rel=1e-2)
+    assert np.bincount(integers).tolist() == [0, 1000, 1000, 1000]
+    assert axes[1].at(0.0) == 1e-4 and axes[1].at(np.nextafter(1.0, 0.0)) <= 1.0
+
+
+@pytest.mark.parametrize("sampler", ["random", "sobol"])
+def test_sampled_settings_are_independent(sampler):
+    space = {"learner.lr": {"log_uniform": [1e-4, 1e-1]}, "learner.gamma": {"uniform": [0.9, 1.0]}}
+    settings = sweeps.sweep({"samples": 1024, "sampler": sampler}, space).settings()
+    ranks = [np.argsort(np.argsort([s[name] for s in settings])) for name in space]
+    assert abs(np.corrcoef(ranks)[0, 1]) < 0.1
+    assert all(len(set(rank)) == 1024 for rank in ranks)
+
+
+def test_a_new_axis_or_more_samples_change_no_earlier_draw():
+    few = sweeps.sweep({"samples": 4}).settings()
+    assert sweeps.sweep({"samples": 9}).settings()[:4] == few
+    more_axes = sweeps.sweep({"samples": 4}, {**sweeps.LR, "learner.gamma": {"uniform": [0.9, 1.0]}}).settings()
+    assert [s["learner.lr"] for s in more_axes] == [s["learner.lr"] for s in few]
+
+
+def test_a_trial_is_named_by_its_content():
+    made = sweeps.sweep({"seeds": 2})
+    trial = made.trial({"learner.lr": 0.01})
+    assert trial.id == sweeps.sweep({"seeds": 3, "samples": 7}).trial({"learner.lr": 0.01}).id and len(trial.id) == 10
+    assert trial.id != made.trial({"learner.lr": 0.02}).id
+    assert trial.id != sweeps.sweep({"num_updates": 9}).trial({"learner.lr": 0.01}).id
+    assert trial.id == sweeps.sweep(fixed={"train.keep": 1, "train.checkpoint_every": 5}).trial({"learner.lr": 0.01}).id
+
+
+def test_what_is_written_is_read_back():
+    made = sweeps.sweep({"samples": 3, "total_steps": 1000.0}, fixed={"train.segment": 3})
+    back = spec.from_resolved(spec.resolved_toml(made), "sweep.toml")
+    assert back == made and back.settings() == made.settings()
+
+
+WRONG = [
+    ({"sampels": 3}, {}, {}, "sweep.sampels: unknown key; did you mean sweep.samples?"),
+    ({"seeds": 0}, {}, {}, "sweep.seeds: expected at least 1, got 0"),
+    ({"scheduler": "hyperband"}, {}, {}, "sweep.scheduler: expected one of none, halving, pbt, got 'hyperband'"),
+    ({"num_updates": 3, "total_steps": 10.0}, {}, {}, "sweep: expected at most one of num_updates and total_steps"),
+    ({"num_updates": 3}, {"train.num_updates": {"grid": [1]}}, {}, "space.train.num_updates: expected the budget in the table"),
+    ({}, {}, {"train.total_steps": 9}, "fixed.train.total_steps: expected the budget in the table sweep"),
+    ({}, {"learner.lrr": {"uniform": [0, 1]}}, {}, "space.learner.lrr: unknown setting; did you mean learner.lr?"),
+    ({}, {"learner.num_epochs": {"uniform": [1, 4]}}, {}, "space.learner.num_epochs: static"),
+    ({}, {"network.hidden": {"log_uniform": [1, 4]}}, {}, "space.network.hidden: static"),
+    ({}, {"learner.lr": {"grid": []}}, {}, "space.learner.lr.grid: empty"),
+    ({}, {"learner.lr": {"gird": [1.0]}}, {}, "space.learner.lr.gird: unknown kind; did you mean grid?"),
+    ({}, {"learner.lr": {"uniform": [0.2, 0.1]}}, {}, "space.learner.lr.uniform: expected the least before the most"),
+    ({}, {"learner.lr": {"log_uniform": [0.0, 0.1]}}, {}, "space.learner.lr.log_uniform: expected positive bounds, got 0.0"),
+    ({}, {"learner.lr": {"uniform": [0.1]}}, {}, "space.learner.lr.uniform: expected [least, most], two finite numbers"),
+    ({}, {"learner.num_epochs": {"int": [1, 2.5]}}, {}, "space.learner.num_epochs.int: expected [least, most], two integers"),
+    ({}, {"learner.lr": {"grid": ["fast"]}}, {}, "space.learner.lr.grid: expected a finite number, got 'fast'"),
+    ({}, {"learner.lr": 3}, {}, "space.learner.lr: expected one of grid, list"),
+    (
+        {},
+        {"learner.lr": {"list": [0.1]}, "learner.gamma": {"list": [0.9, 1.0]}},
+        {},
+        "expected equal lengths, got learner.lr 1",
+    ),
+    ({"samples": 5}, {"learner.lr": {"grid": [0.1]}}, {}, "sweep.samples: nothing to sample"),
+    ({"scheduler": "pbt"}, {"learner.lr": {"grid": [0.1]}}, {}, "sweep.scheduler: pbt changes sampled settings"),
+    ({"sampler": "tpe", "scheduler": "halving"}, {}, {}, "sweep.sampler: tpe learns from trials that were trained to the end"),
+    ({}, {"seed": {"grid": [1, 2]}}, {}, "seed: cannot be varied; sweep.seeds says how many"),
+    ({}, {}, {"learner.lr": 0.1}, "fixed.learner.lr: varied in space as well"),
+    ({"samples": 100_000, "seeds": 2}, {}, {}, "sweep: expected at most 100000 lanes, got 200000"),
+]
+
+
+@pytest.mark.parametrize(("plan", "space", "fixed", "message"), WRONG, ids=[case[-1][:40] for case in WRONG])
+def test_wrong_specs(plan, space, fixed, message):
+    with pytest.raises(ConfigError) as error:
+        sweeps.sweep(plan, space or sweeps.LR, fixed)
+    assert message in str(error.value) and str(error.value).startswith("sweep.toml: ")
+    assert len(str(error.value).splitlines()) <= 5
+
+
+def test_a_trial_that_cannot_be_built_names_its_setting():
+    made = sweeps.sweep({}, {"learner.num_minibatches": {"grid": [1, 3]}})
+    with pytest.raises(ConfigError, match="num_minibatches"):
+        made.trial({"learner.num_minibatches": 3})
+
+
+def test_the_command_refuses_before_anything_compiles(tmp_path):
+    path = sweeps.write(tmp_path, "seeds = 1", "learner.lrr = { uniform = [0.0, 1.0] }")
+    done = subprocess.run([sys.executable, "-m", "jaxagent", "sweep", path, "--out", tmp_path / "out"], capture_output=True)
+    assert done.returncode == 2 and b"did you mean learner.lr?" in done.stderr
+    assert not (tmp_path / "out").exists()
