@@ -93,25 +93,35 @@ class Sweep:
     Run it again to go on after a stop, or with more samples, seeds or values of grids.
 
     Attributes:
-      spec: TOML file; see jaxagent/sweep/spec.py for what it takes.
+      spec: TOML file; docs/sweeps.md says what it takes.
       out: Directory of the sweep; sweeps/NAME unless given.
-      json: Print the leaderboard as one JSON array.
+      executor: Where lanes are trained: in this process, in worker processes of this machine with a device each, on a Ray
+        cluster, or as Slurm jobs. The last two need a directory that all nodes share.
+      workers: Chunks of lanes at once, by workers, ray or slurm; one for each device, or processor, unless given.
+      address: Of a Ray cluster, which has to ask for tokens; a local one unless given.
+      devices: Devices to split lanes over in this process; all unless given. CPUs count a processor each.
     """
 
     spec: Positional[Path]
     out: Path | None = None
-    json: bool = False
+    executor: Literal["local", "workers", "ray", "slurm"] = "local"
+    workers: int | None = None
+    address: str | None = None
+    devices: int | None = None
 
     def run(self) -> None:
         from jaxagent.loop import Interrupted
-        from jaxagent.sweep import driver, spec
+        from jaxagent.sweep import driver, executors, spec
 
+        if self.workers is not None:
+            _at_least_one(workers=self.workers)
+        make_executor = executors.chosen(self.executor, workers=self.workers, address=self.address, devices=self.devices)
         board = driver.Board(driver.with_objective(spec.read(self.spec)))
         directory = self.out or Path("sweeps") / self.spec.stem
         print(f"sweep {directory}", file=sys.stderr)
         with driver.opened(directory, board.sweep) as rows:
             try:
-                driver.run(board, directory, rows)
+                driver.run(board, directory, rows, make_executor=make_executor)
             except Interrupted as stop:
                 print(f"{stop}\ngo on with the same command", file=sys.stderr)
                 raise SystemExit(stop.exit_code) from stop

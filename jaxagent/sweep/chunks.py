@@ -26,7 +26,6 @@ from jaxagent.train import RunState, Trainer
 from jaxagent.types import PyTree
 
 STATES = "states"
-Report = Callable[[int, Mapping[str, float]], None]  # lane updates done, and figures to show; may raise to stop
 
 
 def group_of(trial: Trial) -> tuple[Any, ...]:
@@ -52,8 +51,11 @@ class Runner:
             )
         return self._programs[key]
 
-    def run(self, chunk: Chunk, report: Report = lambda updates, values: None) -> list[Row]:
+    def run(self, chunk: Chunk, report: Callable[[int], None] = lambda updates: None) -> list[Row]:
         """Trains the chunk's lanes to its rung. Returns a row for each.
+
+        Args:
+          report: called after every segment with the lane updates that it made; may raise to stop.
 
         Raises:
           CheckpointError: a state to go on from is missing or damaged.
@@ -77,7 +79,7 @@ class Runner:
             env_steps = env_steps + per_update["env_steps"].sum(-1, dtype=np.int64)
             curve.append({"update": update, "env_steps": env_steps, **summarise(per_update, count)})
             _note_failures(state, np.asarray(failed_at)[: len(trials)], failures)
-            report(count * len(trials), {})
+            report(count * len(trials))
 
         is_last = chunk.rung == len(ends) - 1
         evaluated = self._evaluated(program, trainers, state, seeds, len(trials)) if is_last else [{}] * len(trials)
@@ -106,11 +108,6 @@ class Runner:
             }
             for place, job in enumerate(chunk.jobs)
         ]
-
-    def forget(self, chunk_id: str) -> None:
-        """Deletes the states of a chunk."""
-        with disk_errors(self._states(chunk_id), 0):
-            shutil.rmtree(self._states(chunk_id), ignore_errors=True)
 
     def _states(self, chunk_id: str) -> Path:
         return self._directory / STATES / chunk_id
@@ -161,6 +158,11 @@ class Runner:
 
 
 _COUNTS = ("update", "env_steps")
+
+
+def forget(directory: Path, chunk_id: str) -> None:
+    """Deletes the states of a chunk from a sweep's directory."""
+    shutil.rmtree(directory / STATES / chunk_id, ignore_errors=True)
 
 
 def _note_failures(state: RunState, failed_at: np.ndarray, failures: dict[int, tuple[int, str]]) -> None:

@@ -8,10 +8,10 @@ states/          of paused lanes, a directory a chunk; deleted when nothing can 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,48 +23,15 @@ from jaxagent.files import disk_errors, remove_litter, write_atomic, write_json
 from jaxagent.loop import Interrupted, deferred_signals
 from jaxagent.progress import Progress
 from jaxagent.sweep import ledger, scheduling, spec
-from jaxagent.sweep.chunks import STATES, Runner, group_of
-from jaxagent.sweep.lanes import stacked
+from jaxagent.sweep.chunks import STATES, forget, group_of
+from jaxagent.sweep.executors import SPEC, Executor, InProcess, MakeExecutor, OutOfMemory
 from jaxagent.sweep.ledger import Row
 from jaxagent.sweep.scheduling import Chunk
 from jaxagent.sweep.spec import Plan, Sweep, Trial
 from jaxagent.types import PyTree
 
-SPEC, ENV = "sweep.toml", "env.json"
+ENV = "env.json"
 _MAY_GROW = {"samples", "seeds", "width"}  # of a plan, between two starts in one directory
-_CPU_WIDTH, _ACCELERATOR_WIDTH = 16, 256  # lanes a device to begin with
-_MEMORY_SHARE = 0.8  # of a device's
-
-
-class Executor(Protocol):
-    """Where chunks run."""
-
-    @property
-    def capacity(self) -> int:
-        """Chunks at once."""
-
-    def submit(self, chunk: Chunk) -> None:
-        """Starts a chunk."""
-
-    def wait(self) -> tuple[Chunk, list[Row]]:
-        """The next chunk that is finished, and its rows."""
-
-
-class InProcess:
-    """Runs chunks here, one at a time."""
-
-    capacity = 1
-
-    def __init__(self, runner: Runner, report: Callable[[int, Mapping[str, float]], None]) -> None:
-        self._runner, self._report = runner, report
-        self._waiting: list[Chunk] = []
-
-    def submit(self, chunk: Chunk) -> None:
-        self._waiting.append(chunk)
-
-    def wait(self) -> tuple[Chunk, list[Row]]:
-        chunk = self._waiting.pop()
-        return chunk, self._runner.run(chunk, self._report)
 
 
 @contextmanager
@@ -125,46 +92,45 @@ def _check_continues(sweep: Sweep, earlier: Sweep, directory: Path) -> None:
             )
 
 
-def run(
-    board: "Board", directory: Path, rows: list[Row], *, make_executor: Callable[[Runner, Any], Executor] = InProcess
-) -> None:
+def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: MakeExecutor = InProcess) -> None:
     """Trains until nothing is left to train; `rows` are those of the ledger so far, and grow.
 
     Raises:
       Interrupted: SIGINT or SIGTERM. Everything up to the last chunk that ended is in the ledger.
       CheckpointError, ResourceError: see `Runner.run`.
+      JaxagentError: a chunk that one worker after another dies of.
     """
-    board.rows, runner = rows, Runner(board.sweep, directory)
-    total, done = board.expected_updates(), sum(board.updates_of(row) for row in rows)
-    with Progress(total, start=done, unit="lane updates") as progress, deferred_signals(progress) as signals:
-        steps = [done, sum(row["env_steps"] for row in rows if row["status"] != "rung")]
+    board.rows = rows
+    done, running = sum(board.updates_of(row) for row in rows), list[Chunk]()
+    with Progress(board.expected_updates(), start=done, unit="lane updates") as progress, deferred_signals(progress) as signals:
 
-        def report(updates: int, values: Mapping[str, float]) -> None:
-            steps[0] += updates
-            steps[1] += updates * board.steps_per_update
-            progress.report(steps[0], env_steps=steps[1], values=board.headline())
+        def report(updates: int) -> None:
+            nonlocal done
+            done += updates
+            progress.report(done, env_steps=done * board.steps_per_update, values=board.headline())
             if signals:
                 raise Interrupted(signals[0], "; everything up to the last chunk that ended is in the ledger")
 
-        executor, running = make_executor(runner, report), list[Chunk]()
-        while True:
-            while len(running) < executor.capacity and (chunk := board.next_chunk(running, runner)):
-                executor.submit(chunk)
-                running.append(chunk)
-            if not running:
-                break
-            try:
-                chunk, found = executor.wait()
-            except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error):
-                    raise
-                board.halve(running.pop().group, progress)
-                continue
-            running.remove(chunk)
-            rows += found
-            ledger.write(directory, rows, board.setting_names)
-            for unneeded in board.unneeded(directory, running):
-                runner.forget(unneeded)
+        with closing(make_executor(board.sweep, directory, report)) as executor:
+            while True:
+                while len(running) < executor.capacity and (chunk := board.next_chunk(running, executor)):
+                    executor.submit(chunk)
+                    running.append(chunk)
+                if not running:
+                    break
+                try:
+                    chunk, found = executor.wait()
+                except OutOfMemory as error:
+                    running.remove(error.chunk)
+                    board.halve(error.chunk, executor.devices, progress)
+                    continue
+                running.remove(chunk)
+                rows += found
+                done = sum(board.updates_of(row) for row in rows)
+                report(0)
+                ledger.write(directory, rows, board.setting_names)
+                for unneeded in board.unneeded(directory, running):
+                    forget(directory, unneeded)
 
 
 class Board:
@@ -201,45 +167,36 @@ class Board:
     def steps_per_update(self) -> int:
         return next(iter(self.trials.values())).trainer.steps_per_update
 
-    def next_chunk(self, running: Sequence[Chunk], runner: Runner) -> Chunk | None:
+    def next_chunk(self, running: Sequence[Chunk], executor: Executor) -> Chunk | None:
         """What can be started beside the running chunks."""
         busy = {(job.trial, job.seed) for chunk in running for job in chunk.jobs}
-        jobs = scheduling.pending(self.sweep, {t: trial.settings for t, trial in self.trials.items()}, self.groups, self.rows)
+        settings = {name: trial.settings for name, trial in self.trials.items()}
+        jobs = scheduling.pending(self.sweep, settings, self.groups, self.rows)
         jobs = [job for job in jobs if (job.trial, job.seed) not in busy]
         for group in {self.groups[job.trial] for job in jobs} - self.widths.keys():
-            self.widths[group] = self._fitting_width(group, runner)
-        return scheduling.next_chunk(jobs, self.groups, self.widths, partial=not running)
+            self.widths[group] = self._width(group, executor)
+        return scheduling.next_chunk(jobs, self.groups, self.widths, partial=len(running) < executor.capacity)
 
-    def halve(self, group: int, progress: Progress) -> None:
-        """After running out of memory.
+    def _width(self, group: int, executor: Executor) -> int:
+        """That of the ledger; else the plan's, or what the executor says will fit."""
+        members = [trial for name, trial in self.trials.items() if self.groups[name] == group]
+        earlier = [row["width"] for row in self.rows if self.groups.get(row["trial"]) == group]
+        if earlier:
+            return min(earlier)
+        if self.sweep.plan.width is not None:
+            return -(-self.sweep.plan.width // executor.devices) * executor.devices
+        return executor.width(members[0], len(members) * self.sweep.plan.seeds)
+
+    def halve(self, chunk: Chunk, devices: int, progress: Progress) -> None:
+        """Narrows the chunks of a group, after one ran out of memory.
 
         Raises:
           ResourceError: a single lane does not fit.
         """
-        if self.widths[group] <= jax.local_device_count():
+        if chunk.width <= devices:
             raise ResourceError("out of memory with one lane a device\nfewer environments, steps or episodes at once need less")
-        self.widths[group] //= 2
-        progress.note(f"out of memory: group {group} goes on with {self.widths[group]} lanes at once")
-
-    def _fitting_width(self, group: int, runner: Runner) -> int:
-        """That of the ledger; else the plan's, or the largest that the compiler says will fit."""
-        earlier = [row["width"] for row in self.rows if self.groups.get(row["trial"]) == group]
-        if earlier:
-            return min(earlier)
-        devices = jax.local_devices()
-        members = [trial for t, trial in self.trials.items() if self.groups[t] == group]
-        lanes = -(-len(members) * self.sweep.plan.seeds // len(devices)) * len(devices)
-        if self.sweep.plan.width is not None:
-            return -(-self.sweep.plan.width // len(devices)) * len(devices)
-        width = len(devices) * (_CPU_WIDTH if devices[0].platform == "cpu" else _ACCELERATOR_WIDTH)
-        limit = (devices[0].memory_stats() or {}).get("bytes_limit")
-        width = min(width, lanes)
-        while limit and width > len(devices):
-            needed = runner.program(members[0], width).memory(stacked([members[0].trainer] * width))
-            if needed is None or needed <= _MEMORY_SHARE * limit:
-                break
-            width //= 2
-        return width
+        self.widths[chunk.group] = max(devices, chunk.width // 2 // devices * devices)
+        progress.note(f"out of memory: group {chunk.group} goes on with {self.widths[chunk.group]} lanes at once")
 
     def unneeded(self, directory: Path, running: Sequence[Chunk]) -> list[str]:
         """Chunks whose states nothing can go on from: every lane has moved on, or ended."""
