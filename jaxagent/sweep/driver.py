@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxagent import provenance, rundir
 from jaxagent.envs.base import Environment
@@ -22,7 +23,7 @@ from jaxagent.errors import ConfigError, ResourceError, UsageError
 from jaxagent.files import disk_errors, remove_litter, write_atomic, write_json
 from jaxagent.loop import Interrupted, deferred_signals
 from jaxagent.progress import Progress
-from jaxagent.sweep import ledger, scheduling, spec
+from jaxagent.sweep import ledger, optuna_study, scheduling, spec
 from jaxagent.sweep.chunks import STATES, forget, group_of
 from jaxagent.sweep.executors import SPEC, Executor, InProcess, MakeExecutor, OutOfMemory
 from jaxagent.sweep.ledger import Row
@@ -31,7 +32,7 @@ from jaxagent.sweep.spec import Plan, Sweep, Trial
 from jaxagent.types import PyTree
 
 ENV = "env.json"
-_MAY_GROW = {"samples", "seeds", "width"}  # of a plan, between two starts in one directory
+_MAY_GROW = {"samples", "seeds", "width", "optuna"}  # of a plan, between two starts in one directory
 
 
 @contextmanager
@@ -65,7 +66,8 @@ def with_objective(sweep: Sweep) -> Sweep:
     Raises:
       ConfigError: the one it asks for is unknown there.
     """
-    env, params = (trainer := sweep.trial(sweep.settings()[0]).trainer).env, trainer.params
+    first = next(iter(sweep.settings()), {})  # none yet where they are asked for
+    env, params = (trainer := sweep.trial(first).trainer).env, trainer.params
     info = jax.eval_shape(lambda key: _first_info(env, params, key), jax.random.key(0))
     known = {"return_mean", "length_mean", *(f"{name}_{kind}" for name, kind in _OUTCOMES if name in info)}
     objective = sweep.plan.objective or ("success_rate" if "success_rate" in known else "return_mean")
@@ -101,6 +103,7 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
       JaxagentError: a chunk that one worker after another dies of.
     """
     board.rows = rows
+    board.grow()
     done, running = sum(board.updates_of(row) for row in rows), list[Chunk]()
     with Progress(board.expected_updates(), start=done, unit="lane updates") as progress, deferred_signals(progress) as signals:
 
@@ -129,6 +132,8 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
                 done = sum(board.updates_of(row) for row in rows)
                 report(0)
                 ledger.write(directory, rows, board.setting_names)
+                if board.sweep.plan.optuna is not None:
+                    optuna_study.mirror(board.sweep, board.told())
                 for unneeded in board.unneeded(directory, running):
                     forget(directory, unneeded)
 
@@ -151,13 +156,38 @@ class Board:
         self.trials: dict[str, Trial] = {}
         self.groups: dict[str, int] = {}
         self._signatures: dict[Any, int] = {}
+        self._asked = 0
         self.widths: dict[int, int] = {}
         for settings in sweep.settings():
-            self._add(sweep.trial(settings))
+            self._add(settings)
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, settings: Mapping[str, Any]) -> None:
+        trial = self.sweep.trial(settings)
         self.trials.setdefault(trial.id, trial)
         self.groups[trial.id] = self._signatures.setdefault(group_of(trial), len(self._signatures))
+
+    def grow(self) -> None:
+        """Asks a sampler that learns for its next trials, if those before have ended; a draw can repeat an earlier one."""
+        if self.sweep.plan.sampler != "tpe":
+            return
+        while self._asked < self.sweep.plan.samples and len(told := self.told()) == len(self.trials):
+            count = min(self.sweep.plan.batch, self.sweep.plan.samples - self._asked)
+            for settings in optuna_study.ask(self.sweep, told, count):
+                self._add(settings)
+            self._asked += count
+
+    def told(self) -> list[optuna_study.Told]:
+        """The trials that ended with all their seeds: mean objective, None where a seed failed."""
+        last: dict[str, list[Row]] = {name: [] for name in self.trials}
+        for row in self.rows:
+            if row["trial"] in last and row["status"] != "rung":
+                last[row["trial"]].append(row)
+        ended = {name: rows for name, rows in last.items() if len(rows) == self.sweep.plan.seeds}
+        merits = {name: [row["objective"] for row in rows] for name, rows in ended.items()}
+        return [
+            (name, self.trials[name].settings, None if None in values else float(np.mean(values)))
+            for name, values in merits.items()
+        ]
 
     @property
     def setting_names(self) -> list[str]:
@@ -169,6 +199,7 @@ class Board:
 
     def next_chunk(self, running: Sequence[Chunk], executor: Executor) -> Chunk | None:
         """What can be started beside the running chunks."""
+        self.grow()
         busy = {(job.trial, job.seed) for chunk in running for job in chunk.jobs}
         settings = {name: trial.settings for name, trial in self.trials.items()}
         jobs = scheduling.pending(self.sweep, settings, self.groups, self.rows)
@@ -220,13 +251,14 @@ class Board:
 
     def expected_updates(self) -> int:
         """Updates of all lanes together; under halving about as many."""
-        total = 0.0
+        totals = []
         for trial in self.trials.values():
             ends = scheduling.stops(self.sweep.plan, trial.num_updates)
             legs = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
             share = 1 / self.sweep.plan.eta if self.sweep.plan.scheduler == "halving" else 1.0
-            total += sum(leg * share**rung for rung, leg in enumerate(legs)) * self.sweep.plan.seeds
-        return max(1, round(total))
+            totals.append(sum(leg * share**rung for rung, leg in enumerate(legs)) * self.sweep.plan.seeds)
+        to_be_asked = max(0, self.sweep.plan.samples - self._asked) if self.sweep.plan.sampler == "tpe" else 0
+        return max(1, round(sum(totals) + to_be_asked * (totals[0] if totals else 0)))
 
     def headline(self) -> dict[str, float]:
         """Figures for the progress display."""

@@ -10,6 +10,7 @@ import selectors
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -259,7 +260,9 @@ class Ray(_Remote):
         local = (
             {"num_cpus": capacity, "include_dashboard": False, "object_store_memory": 100 * 2**20} if address is None else {}
         )
-        ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's: it does not see that an exec follows
+            ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
         resources = ray.cluster_resources()
         on_gpus = resources.get("GPU", 0) >= 1
         super().__init__(directory.resolve(), report, capacity or max(1, int(resources["GPU" if on_gpus else "CPU"])))

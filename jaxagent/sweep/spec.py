@@ -65,6 +65,7 @@ class Plan:
       rungs: stops at which lanes are looked at and saved, the end included.
       eta: each rung of `halving` is this many times as long as the one before it.
       width: lanes trained at once; as many as fit unless given.
+      optuna: storage of an Optuna study that mirrors the ledger: a URL of a database, or the path of a journal.
     """
 
     seeds: int = 1
@@ -80,6 +81,7 @@ class Plan:
     rungs: int = 4
     eta: int = 4
     width: int | None = None
+    optuna: str | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,10 @@ class Sweep:
         first = self.document.get("seed", 0)
         return range(first, first + self.plan.seeds)
 
+    @property
+    def name(self) -> str:
+        return Path(self.source).stem
+
     def combinations(self) -> list[dict[str, Any]]:
         """Values of the grids and lists: each combination of grids with each place of the lists."""
         grids = [axis for axis in self.axes if axis.kind == "grid"]
@@ -175,6 +181,8 @@ class Sweep:
 
     def settings(self) -> list[dict[str, Any]]:
         """The values of the axes in each trial, where they can be known before any is trained (all samplers but `tpe`)."""
+        if self.plan.sampler == "tpe":
+            return []
         combinations, draws = self.combinations(), self._draws()
         return [{**fixed, **drawn} for fixed, drawn in itertools.product(combinations, draws)]
 
@@ -333,8 +341,8 @@ def _size_problems(sweep: Sweep) -> list[str]:
     plan = sweep.plan
     if plan.samples > 1 and not sweep.sampled:
         return [f"sweep.samples: nothing to sample; expected an axis in space that is one of {', '.join(SAMPLED)}"]
-    if plan.sampler == "tpe" and not sweep.sampled:
-        return ["sweep.sampler: nothing to sample"]
+    if plan.sampler == "tpe" and sweep.sampled != sweep.axes:
+        return ["sweep.sampler: tpe draws every axis; expected choice instead of grid and list"]
     if plan.scheduler == "pbt" and not sweep.sampled:
         return ["sweep.scheduler: pbt changes sampled settings; expected an axis that is uniform or log_uniform"]
     trials = math.prod(len(axis.values) for axis in sweep.axes if axis.kind == "grid") * plan.samples
