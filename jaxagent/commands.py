@@ -209,6 +209,43 @@ class Render:
 
 
 @dataclass(frozen=True)
+class Report:
+    """Compare the settings of a sweep, or several runs, on one HTML page: which is best, and how sure that is.
+
+    Attributes:
+      directories: A sweep's directory, or those of runs.
+      out: HTML file to write; report.html in the first directory unless given.
+      json: Print one JSON object instead, with the same content; the page is written only if --out is given.
+      png: Directory to save the figures in.
+    """
+
+    directories: Positional[tuple[Path, ...]]
+    out: Path | None = None
+    json: bool = False
+    png: Path | None = None
+
+    def run(self) -> None:
+        from jaxagent.report import analysis, figures, page, study
+
+        if not self.directories:
+            raise UsageError("expected the directory of a sweep, or those of runs")
+        if self.out is not None and not self.out.parent.is_dir():
+            raise UsageError(f"--out: {self.out.parent} is no directory")
+        read = study.read(self.directories)
+        found = analysis.analyse(read)
+        if self.png is not None:
+            figures.save_png(read, found, self.png)
+        out = self.out or (None if self.json else self.directories[0] / "report.html")
+        if out is not None:
+            page.write(read, found, out)
+        if self.json:
+            _show(found, as_json=True)
+            return
+        print(page.text(found))
+        print(out)
+
+
+@dataclass(frozen=True)
 class BenchEnv:
     """Environment steps a second under random actions.
 
@@ -399,6 +436,7 @@ COMMANDS: dict[str, type] = {
     "sweep": Sweep,
     "eval": Eval,
     "render": Render,
+    "report": Report,
     "bench": Bench,
     "envs": Envs,
     "learners": Learners,

@@ -17,7 +17,7 @@ LAYERS = (
     {"files"},
     {"leaves", "provenance", "progress", "schema"},
     {"finite"},
-    {"ops", "checkpoint", "metrics", "rundir"},
+    {"ops", "checkpoint", "metrics", "rundir", "statistics"},
     {"envs", "render", "networks"},  # pictures are made of the symbols that envs define
     {"data", "rewards", "curriculum"},
     {"planners"},
@@ -35,7 +35,7 @@ LAYERS = (
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 ALLOWED_SIBLINGS = {("envs", "render"), ("render", "envs")}
-HEAVY = ("gymnax", "gymnasium", "minigrid", "orbax", "matplotlib", "PIL", "tyro", "pyarrow", "scipy.stats")
+HEAVY = ("gymnax", "gymnasium", "minigrid", "orbax", "matplotlib", "PIL", "tyro", "pyarrow", "jinja2", "scipy.stats")
 
 
 def _unit(path: Path) -> str:

@@ -1,0 +1,108 @@
+"""The report as one HTML file that needs nothing else: no script, font or picture from elsewhere."""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jaxagent.files import write_atomic
+from jaxagent.report import analysis, figures
+from jaxagent.report.study import Study
+
+_SHOWN_ROWS = 20  # of the leaderboard, before more is asked for
+_ENOUGH_SEEDS = 5  # for intervals that hold the truth nearly as often as they say
+
+
+def write(study: Study, report: Mapping[str, Any], path: Path) -> None:
+    """Writes the page.
+
+    Raises:
+      ResourceError: the disk is full or refuses.
+    """
+    write_atomic(path, render(study, report).encode("utf-8", "replace"))
+
+
+def render(study: Study, report: Mapping[str, Any]) -> str:
+    """The page's HTML. All text is escaped."""
+    import jinja2
+    from markupsafe import Markup
+
+    template = resources.files("jaxagent.report").joinpath("template.html").read_text("utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"brief": figures.brief, "short": figures.brief_settings}
+    drawn = {name: Markup(svg) for name, svg in figures.draw(study, report).items()}  # noqa: S704 -- matplotlib escapes
+    return environment.from_string(template).render(
+        report=report,
+        answer=answer(report),
+        figures=drawn,
+        columns=figures.short_names(report["varied"]),
+        updates_differ=len({row["updates"] for row in report["leaderboard"]}) > 1,
+        shown_rows=_SHOWN_ROWS,
+        top=[row for row in report["leaderboard"] if row["score"] is not None][: analysis.TOP],
+        provenance=report["provenance"][-1] if report["provenance"] else {},
+    )
+
+
+def answer(report: Mapping[str, Any]) -> dict[str, str]:
+    """The main result in words.
+
+    `best` is the setting, by what matters, `rest` its other hyperparameters, `score` its score; `sure` is yes, no or unknown,
+    and `why` says why.
+    """
+    verdict, rows = report["verdict"], {row["trial"]: row for row in report["leaderboard"]}
+    if verdict["best"] is None:
+        why = "Every trial failed; the reasons are under Failures."
+        return {"best": "No setting has a score", "rest": "", "score": "", "sure": "unknown", "why": why}
+    row = rows[verdict["best"]]
+    decisive = analysis.decisive(report)
+    best = figures.brief_settings({name: row["settings"][name] for name in decisive})
+    rest = figures.brief_settings({name: value for name, value in row["settings"].items() if name not in decisive})
+    if report["kind"] == "runs":
+        best, rest = row["trial"], figures.brief_settings(row["settings"])
+    return {
+        "best": best or f"trial {row['trial']}",
+        "rest": rest,
+        "score": f"{report['objective']} {_score(row)}",
+        "sure": {True: "yes", False: "no", None: "unknown"}[verdict["sure"]],
+        "why": " ".join(_reasons(report, row, rows)),
+    }
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """The main result for a terminal, in a few lines."""
+    said = answer(report)
+    lines = [f"best   {said['best']}", f"with   {said['rest']}", f"score  {said['score']}", f"sure   {said['sure']}. {said['why']}"]
+    return "\n".join(line for line in lines if line.split(maxsplit=1)[1:])
+
+
+def _score(row: Mapping[str, Any]) -> str:
+    seeds = len(row["seed_scores"]) - row["failed_seeds"]
+    of_seeds = f"{seeds} seed{'s' * (seeds > 1)}"
+    if row["interval"] is None:
+        return f"{row['score']:.4g} ({of_seeds})"
+    low, high = row["interval"]
+    return f"{row['score']:.4g} (95%: {low:.4g} to {high:.4g}, {of_seeds})"
+
+
+def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
+    verdict = report["verdict"]
+    seeds = len(best["seed_scores"]) - best["failed_seeds"]
+    reasons = []
+    if best["state"] == "stopped":
+        reasons.append(f"No trial was trained to the end: this is the order at rung {best['rung']}.")
+    if verdict["second"] is None:
+        return [*reasons, "There is no other trained as far to compare it with."]
+    second = rows[verdict["second"]]
+    if verdict["sure"] is None:
+        return [*reasons, "One seed has no interval: the order may be chance. Train the best ones with more seeds."]
+    if verdict["sure"]:
+        reasons.append(f"Its interval lies apart from the second's: {_score(second)}.")
+    else:
+        count = len(verdict["within_reach"])
+        reach = "the second's" if count == 1 else f"those of {count} others, the second's among them"
+        reasons.append(f"Its interval overlaps {reach}: {_score(second)}.")
+    if min(seeds, len(second["seed_scores"]) - second["failed_seeds"]) < _ENOUGH_SEEDS:
+        reasons.append(f"With fewer than {_ENOUGH_SEEDS} seeds the intervals are too narrow.")
+    if report["trials"] > _SHOWN_ROWS:
+        reasons.append(f"The best of {report['trials']} owes a part of its score to luck: confirm it with new seeds.")
+    return reasons
