@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")  # Okabe and Ito's, told apart by all eyes
-_INK, _GREY, _FAINT = "#1f2933", "#9aa5b1", "#d5dbe1"
+_INK, _GREY, _FAINT, _RED = "#1f2933", "#9aa5b1", "#d5dbe1", "#b42318"
 _SHOWN = 10  # settings with an interval, and axes of the parallel coordinates
 _MOST_VECTOR_LINES = 60  # beyond, lines in the background are pixels: a page of thousands of paths is slow
 _LOG_FROM = 30  # ratio of the largest to the smallest value, both positive, from which an axis is logarithmic
-_RC = {
+_RC: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "jaxagent",
@@ -108,8 +108,8 @@ def _svg(figure: "Figure") -> str:
     figure.savefig(file, format="svg", dpi=110, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = file.getvalue()
     width = figure.get_figwidth() * 96  # CSS pixels
-    sizes = f'<svg style="min-width: {0.75 * width:.0f}px; max-width: {1.4 * width:.0f}px"'
-    text = re.sub(r'^<svg( xmlns:xlink="[^"]*")? width="[^"]*" height="[^"]*"', sizes, text[text.index("<svg") :])
+    sizes = rf'<svg\1 style="min-width: {0.75 * width:.0f}px; max-width: {1.4 * width:.0f}px"'
+    text = re.sub(r'^<svg( xmlns:xlink="[^"]*") width="[^"]*" height="[^"]*"', sizes, text[text.index("<svg") :])
     text = re.sub(r'<g id="setting-(\d+)">', r'<g class="setting" data-place="\1">', text)
     return re.sub(r'<g id="[^"]*">', "<g>", text)  # several figures on a page would share them
 
@@ -134,7 +134,8 @@ def _intervals(study: Study, report: Mapping[str, Any]) -> "Figure | None":
         colour = _colour(row["place"])
         scores = [score for score in row["seed_scores"].values() if score is not None]
         if row["interval"] is not None:
-            axis.plot(row["interval"], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt", gid=f"setting-{row['place']}")
+            (bar,) = axis.plot(row["interval"], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt")
+            bar.set_gid(f"setting-{row['place']}")
         axis.plot(scores, [y] * len(scores), "o", color=colour, alpha=0.3, markersize=3.5, markeredgewidth=0)
         axis.plot([row["score"]], [y], "o", color=colour, markersize=6.5)
     axis.set_yticks(range(len(rows)), [_label(row, report) for row in rows])
@@ -193,17 +194,22 @@ def _curves(study: Study, report: Mapping[str, Any]) -> "Figure | None":
 
 
 def _draw_curves(axis: "Axes", lines: Sequence[tuple[int, np.ndarray, Mapping[str, np.ndarray]]]) -> None:
-    in_pixels = len(lines) > _MOST_VECTOR_LINES
+    from matplotlib.collections import LineCollection
+
+    others = []
     for place, steps, line in reversed(lines):  # the best on top
         known = np.isfinite(line["mean"])
         steps, mean, low, high = steps[known], line["mean"][known], line["low"][known], line["high"][known]
         if place > analysis.TOP:
-            axis.plot(steps, mean, color=_FAINT, linewidth=0.7, zorder=1, rasterized=in_pixels)
+            others.append(np.stack([steps, mean], axis=-1))
             continue
         axis.fill_between(steps, low, high, color=_colour(place), alpha=0.13, linewidth=0, zorder=2)
-        one = {"marker": "o", "markersize": 4} if len(mean) == 1 else {}
-        gid, label = f"setting-{place}", str(place)
-        axis.plot(steps, mean, color=_colour(place), linewidth=1.5, zorder=3, label=label, gid=gid, **one)
+        marker = "o" if len(mean) == 1 else None
+        (drawn,) = axis.plot(steps, mean, color=_colour(place), linewidth=1.5, zorder=3, label=str(place), marker=marker)
+        drawn.set_gid(f"setting-{place}")
+    pixels = len(others) > _MOST_VECTOR_LINES
+    axis.add_collection(LineCollection(others, colors=_FAINT, linewidths=0.7, zorder=1, rasterized=pixels))
+    axis.autoscale_view()
 
 
 # parallel coordinates ---------------------------------------------------------------------------------------------------------
@@ -222,8 +228,7 @@ def _parallel(study: Study, report: Mapping[str, Any]) -> "Figure | None":
     heights = np.array([column[0] for column in columns])  # [axes, rows]
     figure = _figure(max(6.0, 1.15 * len(columns) + 1), 3.6)
     axis = figure.subplots()
-    for row, ys in reversed(list(zip(rows, heights.T, strict=True))):
-        _draw_setting(axis, row, ys, len(rows))
+    _draw_settings(axis, rows, heights.T)
     for x, (title, (_, ticks)) in enumerate(zip(titles, columns, strict=True)):
         axis.plot([x, x], [-0.02, 1.02], color=_INK, linewidth=0.8, zorder=4)
         axis.text(x, 1.07, brief(title), ha="center", va="bottom", fontweight="bold", fontsize=8.5)
@@ -235,17 +240,28 @@ def _parallel(study: Study, report: Mapping[str, Any]) -> "Figure | None":
     return figure
 
 
-def _draw_setting(axis: "Axes", row: Mapping[str, Any], heights: np.ndarray, count: int) -> None:
+def _draw_settings(axis: "Axes", rows: Sequence[Mapping[str, Any]], heights: np.ndarray) -> None:
+    """Lines `[rows, axes]`: the best ones in front, failed ones up to the score."""
     import matplotlib
+    from matplotlib.collections import LineCollection
 
-    place, in_front = row["place"], row["place"] <= _SHOWN
-    if row["score"] is None:
-        axis.plot(heights[:-1], color="#b42318", linewidth=0.8, linestyle=":", alpha=0.7, rasterized=count > _MOST_VECTOR_LINES)
-        return
-    colour = matplotlib.colormaps["viridis"]((place - 1) / max(1, count - 1))  # the darker, the better
-    individually = {"gid": f"setting-{place}"} if in_front or count <= _MOST_VECTOR_LINES else {"rasterized": True}
-    width, opacity, depth = (1.8, 0.95, 3) if in_front else (0.7, 0.4, 2)
-    axis.plot(heights, color=colour, linewidth=width, alpha=opacity, zorder=depth, **individually)
+    points = np.stack(np.broadcast_arrays(np.arange(heights.shape[1]), heights), axis=-1)  # [rows, axes, 2]
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(rows)))  # the darker, the better
+    failed = np.array([row["score"] is None for row in rows])
+    behind = ~failed & (np.arange(len(rows)) >= _SHOWN)
+    pixels = len(rows) > _MOST_VECTOR_LINES
+
+    def in_background(chosen: np.ndarray, last: int | None, **style: Any) -> None:
+        lines = list(points[chosen, :last])[::-1]
+        axis.add_collection(LineCollection(lines, linewidths=0.8, rasterized=pixels, **style))
+
+    in_background(failed, -1, colors=_RED, alpha=0.6, linestyles=":", zorder=1)
+    if pixels:
+        in_background(behind, None, colors=colours[behind][::-1], alpha=0.4, zorder=2)
+    for i in reversed(np.flatnonzero(~failed if not pixels else ~failed & ~behind)):
+        width, opacity, depth = (0.8, 0.5, 2) if behind[i] else (1.8, 0.95, 3)
+        (drawn,) = axis.plot(heights[i], color=colours[i], linewidth=width, alpha=opacity, zorder=depth)
+        drawn.set_gid(f"setting-{rows[i]['place']}")
 
 
 def _scaled(values: Sequence[Any]) -> tuple[np.ndarray, list[tuple[float, str]]]:
@@ -294,7 +310,7 @@ def _importance(study: Study, report: Mapping[str, Any]) -> "Figure | None":
     colours = [_COLOURS[0] if row["matters"] else _FAINT for row in found]
     axis.barh(range(len(found)), [row["share"] for row in found], color=colours, height=0.62)
     for y, row in enumerate(found):
-        axis.plot([row["floor"]] * 2, [y - 0.38, y + 0.38], color="#b42318", linewidth=1.6, label="chance" if y == 0 else None)
+        axis.plot([row["floor"]] * 2, [y - 0.38, y + 0.38], color=_RED, linewidth=1.6, label="chance" if y == 0 else None)
     axis.set_yticks(range(len(found)), [brief(name) for name in short_names([row["setting"] for row in found]).values()])
     axis.set(ylim=(len(found) - 0.4, -0.6), xlim=(0, 1), xlabel="share of the variance of the ranks")
     axis.tick_params(axis="y", length=0)

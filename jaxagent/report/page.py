@@ -71,8 +71,8 @@ def answer(report: Mapping[str, Any]) -> dict[str, str]:
 def text(report: Mapping[str, Any]) -> str:
     """The main result for a terminal, in a few lines."""
     said = answer(report)
-    lines = [f"best   {said['best']}", f"with   {said['rest']}", f"score  {said['score']}", f"sure   {said['sure']}. {said['why']}"]
-    return "\n".join(line for line in lines if line.split(maxsplit=1)[1:])
+    lines = {"best": said["best"], "with": said["rest"], "score": said["score"], "sure": f"{said['sure']}. {said['why']}"}
+    return "\n".join(f"{name:6} {line}" for name, line in lines.items() if line)
 
 
 def _score(row: Mapping[str, Any]) -> str:

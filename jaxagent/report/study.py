@@ -98,7 +98,7 @@ def read(directories: Sequence[Path]) -> Study:
     if not sweeps:
         return _read_runs(directories)
     if len(directories) > 1:
-        raise UsageError(f"expected one sweep, or runs only; {sweeps[0]} is a sweep and {len(directories)} directories are given")
+        raise UsageError(f"expected one sweep, or runs; {sweeps[0]} is a sweep, and {len(directories)} directories are given")
     return _read_sweep(sweeps[0])
 
 
