@@ -135,18 +135,15 @@ def _meet(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
 
 
 def _failures(trial: Trial, varied: Sequence[str]) -> list[dict[str, Any]]:
-    settings = {name: trial.settings.get(name) for name in varied}
+    """What ended seeds of a trial: those that ended alike are together."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for seed in trial.seeds:
+        if seed.status == "failed":
+            alike.setdefault((seed.reason, seed.rung, seed.updates), []).append(seed.seed)
+    told = {"trial": trial.name, "settings": {name: trial.settings.get(name) for name in varied}}
     return [
-        {
-            "trial": trial.name,
-            "seed": seed.seed,
-            "rung": seed.rung,
-            "updates": seed.updates,
-            "reason": seed.reason,
-            "settings": settings,
-        }
-        for seed in trial.seeds
-        if seed.status == "failed"
+        told | {"reason": reason, "rung": rung, "updates": updates, "seeds": seeds}
+        for (reason, rung, updates), seeds in alike.items()
     ]
 
 

@@ -166,7 +166,7 @@ def _colour(place: int) -> str:
 
 
 def _curves(study: Study, report: Mapping[str, Any]) -> "Figure | None":
-    """The best settings in colour, mean and range over seeds; all others in grey."""
+    """The best settings in colour, mean and range over seeds; all others in grey, as far as they are usual."""
     from matplotlib.ticker import EngFormatter
 
     by_name = {trial.name: trial for trial in study.trials if trial.curves}
@@ -209,7 +209,18 @@ def _draw_curves(axis: "Axes", lines: Sequence[tuple[int, np.ndarray, Mapping[st
         drawn.set_gid(f"setting-{place}")
     pixels = len(others) > _MOST_VECTOR_LINES
     axis.add_collection(LineCollection(others, colors=_FAINT, linewidths=0.7, zorder=1, rasterized=pixels))
+    _limit(axis, [line["mean"] for _, _, line in lines], [line for place, _, line in lines if place <= analysis.TOP])
+
+
+def _limit(axis: "Axes", all_means: Sequence[np.ndarray], best: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """Shows the best whole, and of all others what is usual: one that diverges would flatten the rest."""
     axis.autoscale_view()
+    means = np.concatenate(all_means)
+    usual = np.quantile(means[np.isfinite(means)], [0.02, 0.98])
+    shown = np.concatenate([usual, *(line[end] for line in best for end in ("low", "high"))])
+    low, high = shown[np.isfinite(shown)].min(), shown[np.isfinite(shown)].max()
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+    axis.set_ylim(low - margin, high + margin)
 
 
 # parallel coordinates ---------------------------------------------------------------------------------------------------------

@@ -95,6 +95,8 @@ def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[s
     second = rows[verdict["second"]]
     if verdict["sure"] is None:
         return [*reasons, "One seed has no interval: the order may be chance. Train the best ones with more seeds."]
+    if best["score"] == second["score"]:
+        reasons.append("Its score is the second's, too.")
     if verdict["sure"]:
         reasons.append(f"Its interval lies apart from the second's: {_score(second)}.")
     else:

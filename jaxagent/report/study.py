@@ -250,6 +250,13 @@ def _read_runs(paths: Sequence[Path]) -> Study:
 
 
 def _run_trial(run: RunDir, evaluation: Mapping[str, Any], name: str) -> Trial:
+    try:
+        return _trial_of_run(run, evaluation, name)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{run.path}: config.toml, metrics.jsonl and eval.json do not fit together: {error!r:.160}") from error
+
+
+def _trial_of_run(run: RunDir, evaluation: Mapping[str, Any], name: str) -> Trial:
     document = _toml(run.config)
     logged = metrics.read(run.metrics) if run.metrics.exists() else []
     first, count = document.get("seed", 0), document.get("num_seeds", 1)

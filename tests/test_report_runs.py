@@ -1,0 +1,110 @@
+"""Reports that compare runs which were trained."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from jaxagent import cli, config
+from jaxagent.report import analysis, page, study
+
+TINY = """
+seed = 3
+[env]
+name = "Collector-v0"
+[learner]
+name = "ppo"
+num_epochs = 1
+num_minibatches = 1
+[network]
+torso = "mlp"
+hidden = [8]
+[train]
+num_envs = 4
+num_steps = 8
+num_updates = 4
+segment = 2
+eval_episodes = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two finished runs of two seeds. Read only."""
+    directory = tmp_path_factory.mktemp("runs")
+    (directory / "tiny.toml").write_text(TINY)
+    paths = [directory / "slow run", directory / "fast run"]
+    for path, lr in zip(paths, ("1e-4", "1e-2"), strict=True):
+        arguments = ["train", str(directory / "tiny.toml"), "--out", str(path), "--seeds", "2", "--learner.lr", lr]
+        assert cli.main(arguments) == 0
+    return paths
+
+
+def test_runs_are_compared_by_their_evaluations(runs: list[Path]) -> None:
+    report = analysis.analyse(study.read(runs))
+    assert (report["kind"], report["objective"], report["varied"]) == ("runs", "eval.success_rate", ["learner.lr"])
+    assert [row["place"] for row in report["leaderboard"]] == [1, 2]
+    for row in report["leaderboard"]:
+        evaluation = json.loads((Path(row["trial"]) / "eval.json").read_text())
+        assert list(row["seed_scores"]) == ["3", "4"]
+        assert list(row["seed_scores"].values()) == [seed["success_rate"] for seed in evaluation["seeds"]]
+        assert row["updates"] == 4 and row["env_steps"] == 2 * 4 * 4 * 8
+    logged = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
+    curve = report["curves"][str(runs[0])]
+    assert curve["env_steps"].tolist() == [row["env_steps"][0] for row in logged]
+    assert curve["entropy"]["mean"].tolist() == pytest.approx([sum(row["entropy"]) / 2 for row in logged])
+    assert curve["entropy"]["low"].tolist() == [min(row["entropy"]) for row in logged]
+
+
+def test_the_command_of_a_run_trains_it_once_more(runs: list[Path]) -> None:
+    row = analysis.analyse(study.read(runs))["leaderboard"][0]
+    (command,) = row["commands"]
+    parsed = cli.parse(shlex.split(command)[1:])
+    read = config.read(parsed.config, parsed.overrides)
+    assert (read.seed, read.num_seeds) == (3, 2) and read.learner.fields["lr"] == row["settings"]["learner.lr"]
+
+
+def test_report_of_runs(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "page.html"
+    assert cli.main(["report", *map(str, runs), "--out", str(out), "--png", str(tmp_path / "png")]) == 0
+    assert "2 seeds" in capsys.readouterr().out
+    assert "slow run/config.toml" in out.read_text()
+    assert {path.stem for path in (tmp_path / "png").iterdir()} == {"intervals", "curves", "parallel"}
+    with Image.open(tmp_path / "png" / "curves.png") as picture:
+        assert min(picture.size) > 300
+
+
+def test_an_unfinished_run_is_a_failure(runs: list[Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    (copy / "eval.json").unlink()
+    report = analysis.analyse(read := study.read([copy, runs[1], runs[1]]))
+    assert [row["state"] for row in report["leaderboard"]] == ["done", "failed"]
+    (failure,) = report["failures"]
+    assert failure["trial"] == str(copy) and failure["seeds"] == [3, 4]
+    assert failure["reason"] == "not finished: no eval.json"
+    assert "There is no other trained as far" in page.answer(report)["why"]
+    page.render(read, report)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("eval.json", "[", "eval.json: not readable as JSON"),
+        ("eval.json", "3", "eval.json: expected a JSON object"),
+        ("eval.json", '{"seeds": [3]}', "do not fit together"),
+        ("metrics.jsonl", "{}\n", "do not fit together"),
+        ("metrics.jsonl", "nonsense\n", "metrics.jsonl, line 1: expected a JSON object"),
+        ("config.toml", "seed = ", "config.toml: not readable as TOML"),
+    ],
+)
+def test_damaged_runs(
+    name: str, content: str, message: str, runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    (copy / name).write_text(content)
+    assert cli.main(["report", str(copy)]) == 3
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ") and message in errors and len(errors.splitlines()) <= 5
