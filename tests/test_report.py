@@ -407,6 +407,12 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
     return damage
 
 
+def retyped(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Table:
+    """With other values in a column: text, or none at all."""
+    values = pa.nulls(table.num_rows) if kind is None else pa.array(["text"] * table.num_rows, kind)
+    return table.set_column(table.column_names.index(name), name, values)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -415,6 +421,8 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
         (damaged("ledger.parquet", b"PAR1 nonsense PAR1"), "ledger.parquet: not readable as Parquet"),
         (rewritten(lambda table: table.slice(0, 0)), "ledger.parquet: holds no row"),
         (rewritten(lambda table: table.drop_columns(["objective"])), "ledger.parquet: no column objective; found trial, seed"),
+        (rewritten(lambda table: retyped(table, "objective", pa.string())), "objective: expected float64, found string"),
+        (rewritten(lambda table: retyped(table, "seed", None)), "seed: expected a value in every row, found 9 without one"),
         (rewritten(lambda table: table.replace_schema_metadata({})), "expected a JSON list of the settings' columns"),
         (rewritten(lambda table: table.replace_schema_metadata({"settings": '["nothing"]'})), "found 'nothing'"),
         (damaged("curves/00000.parquet", b"short"), "00000.parquet: not readable as Parquet"),

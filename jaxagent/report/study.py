@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,8 +18,10 @@ from jaxagent.rundir import RunDir
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LEDGER_COLUMNS = ("trial", "seed", "rung", "status", "reason", "parent", "updates", "env_steps", "objective", "curve")
-_CURVE_COLUMNS = ("trial", "seed", "update", "env_steps")
+_IDENTITY = {"trial": "string", "seed": "int64"}
+_PROGRESS = {"rung": "int32", "updates": "int32", "env_steps": "int64", "status": "string"}
+_OUTCOME = {"objective": "float64", "reason": "string", "parent": "string", "curve": "string"}  # null where there is none
+_CURVE = {"update": "int32", "env_steps": "int64"}
 CURVES = ("return_mean", "success_rate", "length_mean", "entropy", "value_loss", "approx_kl")  # those worth drawing
 
 
@@ -179,7 +182,7 @@ def _ledger(path: Path) -> "pa.Table":
     file = path / "ledger.parquet"
     if not file.is_file():
         raise DataError(f"{path}: no ledger.parquet: no trial of the sweep has ended yet")
-    table = _parquet(file, _LEDGER_COLUMNS)
+    table = _parquet(file, _IDENTITY | _PROGRESS, nullable=_OUTCOME)
     if table.num_rows == 0:
         raise DataError(f"{file}: holds no row: no trial of the sweep has ended yet")
     return table
@@ -207,10 +210,11 @@ def _sweep_curves(path: Path, ledger: "pa.Table") -> dict[str, list[Curve]]:
             raise DataError(f"{path / 'ledger.parquet'}: curve: expected the name of a file, found {schema.shown(name)}")
     if not files:
         return {}
-    tables = [_parquet(path / "curves" / name, _CURVE_COLUMNS) for name in files]
-    wanted = {*_CURVE_COLUMNS, *CURVES}
+    tables = [_parquet(path / "curves" / name, _IDENTITY | _CURVE) for name in files]
+    wanted = {*_IDENTITY, *_CURVE, *CURVES}
     tables = [table.select([name for name in table.column_names if name in wanted]) for table in tables]
-    rows = pa.concat_tables(tables, promote_options="permissive").sort_by([(name, "ascending") for name in _CURVE_COLUMNS[:3]])
+    order = [(name, "ascending") for name in (*_IDENTITY, "update")]
+    rows = pa.concat_tables(tables, promote_options="permissive").sort_by(order)
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
     owners = list(zip(columns.pop("trial").tolist(), columns.pop("seed").tolist(), strict=True))
     starts = [i for i, owner in enumerate(owners) if i == 0 or owner != owners[i - 1]]
@@ -222,8 +226,8 @@ def _sweep_curves(path: Path, ledger: "pa.Table") -> dict[str, list[Curve]]:
     return curves
 
 
-def _parquet(file: Path, columns: Sequence[str]) -> "pa.Table":
-    """A table that has at least these columns."""
+def _parquet(file: Path, required: Mapping[str, str], nullable: Mapping[str, str] = MappingProxyType({})) -> "pa.Table":
+    """A table that has at least these columns, each of its type."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -231,9 +235,16 @@ def _parquet(file: Path, columns: Sequence[str]) -> "pa.Table":
         table = parquet.read_table(file, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file}: not readable as Parquet: {(str(error).splitlines() or [''])[0][:160]}") from error
-    missing = [name for name in columns if name not in table.column_names]
-    if missing:
-        raise DataError(f"{file}: no column {missing[0]}; found {', '.join(table.column_names[:8])}")
+    for name, kind in {**required, **nullable}.items():
+        if name not in table.column_names:
+            raise DataError(f"{file}: no column {name}; found {', '.join(table.column_names[:8])}")
+        try:
+            column = table[name].cast(kind)
+        except pa.ArrowException as error:
+            raise DataError(f"{file}: {name}: expected {kind}, found {table[name].type}") from error
+        if name in required and column.null_count:
+            raise DataError(f"{file}: {name}: expected a value in every row, found {column.null_count} without one")
+        table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 
