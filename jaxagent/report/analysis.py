@@ -70,7 +70,8 @@ def _row(place: int, trial: Trial, varied: Sequence[str]) -> dict[str, Any]:
         "score": float(statistics.iqm(scores)) if scores else None,
         "interval": None if low is None else [low, high],
         "seed_scores": {str(seed.seed): seed.score for seed in trial.seeds},
-        "failed_seeds": len(trial.seeds) - len(scores),
+        "known_seeds": len(scores),
+        "failed_seeds": len(trial.seeds) - len(_alive(trial)),
         "updates": max(seed.updates for seed in trial.seeds),
         "env_steps": sum(seed.env_steps for seed in trial.seeds),
         "settings": {name: trial.settings.get(name) for name in varied},
@@ -104,9 +105,9 @@ def _merit(trial: Trial, mode: str) -> tuple[float, ...]:
     alive = _alive(trial)
     if not alive:
         return (-1.0, 0.0, 0.0, 0.0)
-    score = float(statistics.iqm(_scores(trial)))
-    whole = len(alive) == len(trial.seeds)
-    return (float(_state(trial) == "done"), float(_rung(trial)), float(whole), score if mode == "max" else -score)
+    scores, whole = _scores(trial), len(alive) == len(trial.seeds)
+    score = float(statistics.iqm(scores)) * (1 if mode == "max" else -1) if scores else -np.inf
+    return (float(_state(trial) == "done"), float(_rung(trial)), float(whole), score)
 
 
 def _order(trial: Trial, mode: str) -> tuple[Any, ...]:

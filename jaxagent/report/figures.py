@@ -173,7 +173,7 @@ def _curves(study: Study, report: Mapping[str, Any]) -> "Figure | None":
     shown = [(row, by_name[row["trial"]]) for row in report["leaderboard"] if row["trial"] in by_name]
     lines = [(row["place"], report["curves"].get(trial.name) or analysis.curves(trial)) for row, trial in shown]
     measured = [name for name in CURVES if any(name in line and np.isfinite(line[name]["mean"]).any() for _, line in lines)]
-    measured.sort(key=lambda name: not report["objective"].endswith(f".{name}"))  # what is compared comes first
+    measured.sort(key=lambda name: report["objective"].removeprefix("eval.") != name)  # what is compared comes first
     if not measured:
         return None
     columns = len(measured) if len(measured) <= 4 else 3
@@ -258,7 +258,7 @@ def _draw_settings(axis: "Axes", rows: Sequence[Mapping[str, Any]], heights: np.
 
     points = np.stack(np.broadcast_arrays(np.arange(heights.shape[1]), heights), axis=-1)  # [rows, axes, 2]
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(rows)))  # the darker, the better
-    failed = np.array([row["score"] is None for row in rows])
+    failed = np.array([row["state"] == "failed" for row in rows])
     behind = ~failed & (np.arange(len(rows)) >= _SHOWN)
     pixels = len(rows) > _MOST_VECTOR_LINES
 

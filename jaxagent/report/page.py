@@ -51,7 +51,8 @@ def answer(report: Mapping[str, Any]) -> dict[str, str]:
     """
     verdict, rows = report["verdict"], {row["trial"]: row for row in report["leaderboard"]}
     if verdict["best"] is None:
-        why = "Every trial failed; the reasons are under Failures."
+        all_failed = report["states"].get("failed") == report["trials"]
+        why = "Every trial failed; the reasons are under Failures." if all_failed else "No trial has come to a score yet."
         return {"best": "No setting has a score", "rest": "", "score": "", "sure": "unknown", "why": why}
     row = rows[verdict["best"]]
     decisive = analysis.decisive(report)
@@ -76,8 +77,7 @@ def text(report: Mapping[str, Any]) -> str:
 
 
 def _score(row: Mapping[str, Any]) -> str:
-    seeds = len(row["seed_scores"]) - row["failed_seeds"]
-    of_seeds = f"{seeds} seed{'s' * (seeds > 1)}"
+    of_seeds = f"{row['known_seeds']} seed{'s' * (row['known_seeds'] > 1)}"
     if row["interval"] is None:
         return f"{row['score']:.4g} ({of_seeds})"
     low, high = row["interval"]
@@ -86,7 +86,6 @@ def _score(row: Mapping[str, Any]) -> str:
 
 def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
     verdict = report["verdict"]
-    seeds = len(best["seed_scores"]) - best["failed_seeds"]
     reasons = []
     if best["state"] == "stopped":
         reasons.append(f"No trial was trained to the end: this is the order at rung {best['rung']}.")
@@ -103,7 +102,7 @@ def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[s
         count = len(verdict["within_reach"])
         reach = "the second's" if count == 1 else f"those of {count} others, the second's among them"
         reasons.append(f"Its interval overlaps {reach}: {_score(second)}.")
-    if min(seeds, len(second["seed_scores"]) - second["failed_seeds"]) < _ENOUGH_SEEDS:
+    if min(best["known_seeds"], second["known_seeds"]) < _ENOUGH_SEEDS:
         reasons.append(f"With fewer than {_ENOUGH_SEEDS} seeds the intervals are too narrow.")
     if report["trials"] > _SHOWN_ROWS:
         reasons.append(f"The best of {report['trials']} owes a part of its score to luck: confirm it with new seeds.")

@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,14 +13,13 @@ import numpy as np
 from jaxagent import metrics, schema
 from jaxagent.errors import DataError, UsageError
 from jaxagent.rundir import RunDir
+from jaxagent.sweep import ledger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_IDENTITY = {"trial": "string", "seed": "int64"}
-_PROGRESS = {"rung": "int32", "updates": "int32", "env_steps": "int64", "status": "string"}
-_OUTCOME = {"objective": "float64", "reason": "string", "parent": "string", "curve": "string"}  # null where there is none
-_CURVE = {"update": "int32", "env_steps": "int64"}
+_NULLABLE = ("objective", "reason", "parent", "curve")  # columns of a ledger; the others that are read have a value everywhere
+_BUDGETS = ("train.num_updates", "train.total_steps")
 CURVES = ("return_mean", "success_rate", "length_mean", "entropy", "value_loss", "approx_kl")  # those worth drawing
 
 
@@ -30,7 +28,7 @@ class Seed(NamedTuple):
 
     seed: int
     status: Literal["done", "rung", "failed"]
-    score: float | None  # None if it failed
+    score: float | None  # None if it failed, or nothing is known yet
     reason: str | None
     rung: int
     updates: int
@@ -109,45 +107,50 @@ def read(directories: Sequence[Path]) -> Study:
 
 
 def _read_sweep(path: Path) -> Study:
-    spec = _toml(path / "sweep.toml")
+    spec, provenance = _toml(path / "sweep.toml"), _provenance(path)
     sweep = spec.get("sweep")
     if not isinstance(sweep, dict) or not isinstance(sweep.get("objective"), str) or sweep.get("mode") not in ("max", "min"):
         raise DataError(f"{path / 'sweep.toml'}: expected a table sweep with an objective, and a mode, max or min")
-    ledger = _ledger(path)
-    names = _setting_names(ledger, path)
-    curves = _sweep_curves(path, ledger)
-    rows: dict[str, dict[int, dict[str, Any]]] = {}
-    inherited = set()
-    for row in sorted(ledger.to_pylist(), key=lambda row: row["rung"]):  # what a seed reached last stays
-        seeds = rows.setdefault(row["trial"], {})
-        before = seeds.get(row["seed"], row)
-        if row["parent"] is not None or any(before[name] != row[name] for name in names):
-            inherited.add(row["trial"])
-        seeds[row["seed"]] = row
-    trials = []
-    for trial, seeds in rows.items():
-        last = max(seeds.values(), key=lambda row: row["rung"])
-        settings = {name: _decoded(last[name]) for name in names if last[name] is not None}
-        overrides = {**settings, "train.num_updates": last["updates"]}
-        commands = [
-            train_command(str(spec.get("base", "CONFIG.toml")), overrides, first, count) for first, count in _stretches(seeds)
-        ]
-        outcomes = [_seed(seeds[seed], path) for seed in sorted(seeds)]
-        trials.append(Trial(trial, settings, outcomes, commands, trial in inherited, curves.get(trial, [])))
-    name = str(sweep.get("name") or path.resolve().name)
-    return Study("sweep", name, [path], sweep["objective"], sweep["mode"], trials, _provenance(path))
+    table = _ledger(path)
+    names = _setting_names(table, path)
+    curves = _sweep_curves(path, table)
+    base = _base(spec, provenance)
+    rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for row in sorted(table.to_pylist(), key=lambda row: row["rung"]):
+        rows.setdefault(row["trial"], {}).setdefault(row["seed"], []).append(row)
+    trials = [_sweep_trial(trial, seeds, names, base, curves.get(trial, [])) for trial, seeds in rows.items()]
+    return Study("sweep", path.resolve().name, [path], sweep["objective"], sweep["mode"], trials, provenance)
 
 
-def _seed(row: Mapping[str, Any], path: Path) -> Seed:
-    score, status = row["objective"], row["status"]
-    if status not in ("done", "rung", "failed"):
-        raise DataError(f"{path / 'ledger.parquet'}: status: expected done, rung or failed, found {schema.shown(status)}")
-    reason = row["reason"]
-    if status != "failed" and (score is None or not np.isfinite(score)):
-        status, reason = "failed", reason or f"the objective is {'missing' if score is None else score}"
-    if status == "failed":
-        score, reason = None, reason or "no reason was recorded"
-    return Seed(row["seed"], status, score, reason, row["rung"], row["updates"], row["env_steps"])
+def _sweep_trial(
+    trial: str, rows: Mapping[int, Sequence[Mapping[str, Any]]], names: Sequence[str], base: str, curves: list[Curve]
+) -> Trial:
+    """A trial from its rows by seed, in the order of their rungs."""
+    last = max((of_seed[-1] for of_seed in rows.values()), key=lambda row: row["rung"])
+    settings = {name: _decoded(last[name]) for name in names if last[name] is not None}
+    told = {name: value for name, value in settings.items() if name not in _BUDGETS} | {"train.num_updates": last["updates"]}
+    commands = [train_command(base, told, first, count) for first, count in _stretches(rows)]
+    inherited = any(
+        row["parent"] is not None or any(row[name] != of_seed[0][name] for name in names)
+        for of_seed in rows.values()
+        for row in of_seed
+    )
+    return Trial(trial, settings, [_seed(rows[seed][-1]) for seed in sorted(rows)], commands, inherited, curves)
+
+
+def _base(spec: Mapping[str, Any], provenance: Sequence[Any]) -> str:
+    """The base config, whose path is relative to the spec's, from where the sweep was started."""
+    base = str(spec.get("base", "CONFIG.toml"))
+    argv = provenance[-1].get("argv") if provenance and isinstance(provenance[-1], dict) else None
+    given = [word for word in argv or () if isinstance(word, str) and word.endswith(".toml")]
+    return str(Path(given[0]).parent / base) if given else base
+
+
+def _seed(row: Mapping[str, Any]) -> Seed:
+    known = row["status"] != "failed" and row["objective"] is not None and np.isfinite(row["objective"])
+    reason = row["reason"] or ("no reason was recorded" if row["status"] == "failed" else None)
+    score = row["objective"] if known else None
+    return Seed(row["seed"], row["status"], score, reason, row["rung"], row["updates"], row["env_steps"])
 
 
 def _decoded(value: Any) -> Any:
@@ -179,73 +182,65 @@ def _stretches(seeds: Mapping[int, Any]) -> Iterator[tuple[int, int]]:
 
 
 def _ledger(path: Path) -> "pa.Table":
-    file = path / "ledger.parquet"
+    import pyarrow as pa
+
+    file = path / ledger.LEDGER
     if not file.is_file():
-        raise DataError(f"{path}: no ledger.parquet: no trial of the sweep has ended yet")
-    table = _parquet(file, _IDENTITY | _PROGRESS, nullable=_OUTCOME)
+        raise DataError(f"{path}: no {file.name}: no trial of the sweep has ended yet")
+    table = ledger.read(path)
     if table.num_rows == 0:
         raise DataError(f"{file}: holds no row: no trial of the sweep has ended yet")
+    for name in ("trial", "seed", "rung", "status", "updates", "env_steps", *_NULLABLE):
+        kind, column = ledger.columns()[name], table[name]
+        if column.type not in (kind, pa.null()):
+            raise DataError(f"{file}: {name}: expected {kind}, found {column.type}")
+        if name not in _NULLABLE and column.null_count:
+            raise DataError(f"{file}: {name}: expected a value in every row, found {column.null_count} without one")
+    strange = set(table["status"].to_pylist()) - set(ledger.STATUSES)
+    if strange:
+        raise DataError(f"{file}: status: expected {', '.join(ledger.STATUSES)}, found {schema.shown(min(strange))}")
     return table
 
 
-def _setting_names(ledger: "pa.Table", path: Path) -> list[str]:
-    file = path / "ledger.parquet"
+def _setting_names(table: "pa.Table", path: Path) -> list[str]:
     try:
-        names = json.loads((ledger.schema.metadata or {})[b"settings"])
-    except (KeyError, ValueError, RecursionError) as error:
-        raise DataError(f"{file}: expected a JSON list of the settings' columns in its metadata, under `settings`") from error
-    missing = [name for name in names if name not in ledger.column_names] if isinstance(names, list) else [names]
+        names = ledger.settings_of(table)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{path / ledger.LEDGER}: expected a JSON list under `settings` in its metadata") from error
+    missing = [name for name in names if name not in table.column_names]
     if missing:
-        raise DataError(f"{file}: settings: expected names of columns, found {schema.shown(missing[0])}")
+        raise DataError(f"{path / ledger.LEDGER}: settings: expected names of columns, found {schema.shown(missing[0])}")
     return names
 
 
-def _sweep_curves(path: Path, ledger: "pa.Table") -> dict[str, list[Curve]]:
+def _sweep_curves(path: Path, table: "pa.Table") -> dict[str, list[Curve]]:
     """The curves of each trial, one a seed."""
     import pyarrow as pa
 
-    files = sorted(name for name in ledger["curve"].unique().to_pylist() if name is not None)
+    files = sorted(name for name in table["curve"].unique().to_pylist() if name is not None)
     for name in files:
         if Path(name).name != name:
-            raise DataError(f"{path / 'ledger.parquet'}: curve: expected the name of a file, found {schema.shown(name)}")
+            raise DataError(f"{path / ledger.LEDGER}: curve: expected the name of a file, found {schema.shown(name)}")
     if not files:
         return {}
-    tables = [_parquet(path / "curves" / name, _IDENTITY | _CURVE) for name in files]
-    wanted = {*_IDENTITY, *_CURVE, *CURVES}
-    tables = [table.select([name for name in table.column_names if name in wanted]) for table in tables]
-    order = [(name, "ascending") for name in (*_IDENTITY, "update")]
-    rows = pa.concat_tables(tables, promote_options="permissive").sort_by(order)
-    columns = {name: rows[name].to_numpy() for name in rows.column_names}
-    owners = list(zip(columns.pop("trial").tolist(), columns.pop("seed").tolist(), strict=True))
+    wanted = ("trial", "seed", "update", "env_steps", *CURVES)
+    try:
+        rows = ledger.read_curves(path, files)
+        rows = rows.select([name for name in wanted if name in rows.column_names])
+        rows = rows.sort_by([(name, "ascending") for name in wanted[:3]])
+        columns = {name: rows[name].to_numpy() for name in rows.column_names}
+        columns |= {name: columns[name].astype(np.float64) for name in columns if name in CURVES}
+        owners = list(zip(columns.pop("trial").tolist(), columns.pop("seed").tolist(), strict=True))
+        progress = columns.pop("update").astype(np.int64), columns.pop("env_steps").astype(np.int64)
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path / ledger.CURVES}: not the curves of a sweep: {str(error)[:120]!r}") from error
     starts = [i for i, owner in enumerate(owners) if i == 0 or owner != owners[i - 1]]
     curves: dict[str, list[Curve]] = {}
     for start, end in zip(starts, [*starts[1:], len(owners)], strict=True):
-        part = {name: column[start:end] for name, column in columns.items()}
-        curve = Curve(part.pop("update"), part.pop("env_steps"), {name: v.astype(np.float64) for name, v in part.items()})
-        curves.setdefault(owners[start][0], []).append(curve)
+        update, env_steps = (column[start:end] for column in progress)
+        values = {name: column[start:end] for name, column in columns.items()}
+        curves.setdefault(owners[start][0], []).append(Curve(update, env_steps, values))
     return curves
-
-
-def _parquet(file: Path, required: Mapping[str, str], nullable: Mapping[str, str] = MappingProxyType({})) -> "pa.Table":
-    """A table that has at least these columns, each of its type."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(file, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file}: not readable as Parquet: {(str(error).splitlines() or [''])[0][:160]}") from error
-    for name, kind in {**required, **nullable}.items():
-        if name not in table.column_names:
-            raise DataError(f"{file}: no column {name}; found {', '.join(table.column_names[:8])}")
-        try:
-            column = table[name].cast(kind)
-        except pa.ArrowException as error:
-            raise DataError(f"{file}: {name}: expected {kind}, found {table[name].type}") from error
-        if name in required and column.null_count:
-            raise DataError(f"{file}: {name}: expected a value in every row, found {column.null_count} without one")
-        table = table.set_column(table.column_names.index(name), name, column)
-    return table
 
 
 # runs -------------------------------------------------------------------------------------------------------------------------
