@@ -337,7 +337,7 @@ def test_a_sweep_that_has_finished_no_trial_yet(tmp_path: Path) -> None:
     parquet.write_table(ledger.filter(pa.compute.equal(ledger["rung"], 0)), path / "ledger.parquet")
     report = analysed(path)
     assert report["states"] == {"stopped": 8}
-    assert "No trial was trained to the end: this is the order at rung 0." in page.answer(report)["why"]
+    assert "No trial was trained to the end: this is the order at rung 0, 100 updates." in page.answer(report)["why"]
     rendered(path)
 
 

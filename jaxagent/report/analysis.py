@@ -23,7 +23,6 @@ def analyse(study: Study) -> dict[str, Any]:
     varied = varied_settings(study.trials)
     ranked = sorted(study.trials, key=lambda trial: _order(trial, study.mode))
     rows = [_row(place, trial, varied) for place, trial in enumerate(ranked, start=1)]
-    last_rung = max((seed.rung for trial in study.trials for seed in trial.seeds), default=0)
     return {
         "kind": study.kind,
         "name": study.name,
@@ -33,10 +32,9 @@ def analyse(study: Study) -> dict[str, Any]:
         "trials": len(rows),
         "states": dict(Counter(row["state"] for row in rows)),
         "seeds": sorted({len(trial.seeds) for trial in study.trials}),
-        "last_rung": last_rung,
         "env_steps": sum(seed.env_steps for trial in study.trials for seed in trial.seeds),
         "varied": varied,
-        "verdict": _verdict(rows, study.mode),
+        "verdict": _verdict(rows),
         "leaderboard": rows,
         "importance": _importance(ranked, varied, study.mode),
         "curves": {trial.name: curves(trial) for trial in ranked[:TOP] if trial.curves},
@@ -114,7 +112,7 @@ def _order(trial: Trial, mode: str) -> tuple[Any, ...]:
     return (*(-merit for merit in _merit(trial, mode)), trial.name)
 
 
-def _verdict(rows: Sequence[Mapping[str, Any]], mode: str) -> dict[str, Any]:
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Which setting is best, and whether its interval is apart from the second's.
 
     `sure` is None where that cannot be told: nothing to compare, or a single seed. `within_reach` are the trials as far

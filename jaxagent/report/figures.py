@@ -298,7 +298,11 @@ def _numeric_scale(values: Sequence[float]) -> tuple[Any, list[tuple[float, str]
     if len(distinct) > 6:
         distinct = [back(start + fraction * extent) for fraction in (0, 0.25, 0.5, 0.75, 1)]
         return place, [(fraction, f"{value:.3g}") for fraction, value in zip((0, 0.25, 0.5, 0.75, 1), distinct, strict=True)]
-    return place, [(place(value), f"{value:.4g}") for value in distinct]
+    ticks: list[tuple[float, str]] = []
+    for value in distinct:
+        if not ticks or place(value) - ticks[-1][0] > 0.05:  # else one would cover the other
+            ticks.append((place(value), f"{value:.4g}"))
+    return place, ticks
 
 
 def _category_scale(values: Sequence[Any]) -> tuple[Any, list[tuple[float, str]]]:

@@ -30,13 +30,13 @@ def render(study: Study, report: Mapping[str, Any]) -> str:
     template = resources.files("jaxagent.report").joinpath("template.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"brief": figures.brief, "short": figures.brief_settings}
-    drawn = {name: Markup(svg) for name, svg in figures.draw(study, report).items()}  # noqa: S704 -- matplotlib escapes
+    drawn = {name: Markup(svg) for name, svg in figures.draw(study, report).items()}  # matplotlib has escaped it
     return environment.from_string(template).render(
         report=report,
         answer=answer(report),
         figures=drawn,
         columns=figures.short_names(report["varied"]),
-        updates_differ=len({row["updates"] for row in report["leaderboard"]}) > 1,
+        updates_differ=len({row["updates"] for row in report["leaderboard"] if row["state"] == "done"}) > 1,
         shown_rows=_SHOWN_ROWS,
         top=[row for row in report["leaderboard"] if row["score"] is not None][: analysis.TOP],
         provenance=report["provenance"][-1] if report["provenance"] else {},
@@ -88,7 +88,7 @@ def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[s
     verdict = report["verdict"]
     reasons = []
     if best["state"] == "stopped":
-        reasons.append(f"No trial was trained to the end: this is the order at rung {best['rung']}.")
+        reasons.append(f"No trial was trained to the end: this is the order at rung {best['rung']}, {best['updates']} updates.")
     if verdict["second"] is None:
         return [*reasons, "There is no other trained as far to compare it with."]
     second = rows[verdict["second"]]
