@@ -3,6 +3,8 @@
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,9 +115,8 @@ def test_a_sweep_and_the_command_that_trains_its_best_once_more(
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "tiny.toml").write_text(TINY)
     (tmp_path / "configs" / "sweep.toml").write_text(SPEC)
-    monkeypatch.setattr("sys.argv", ["jaxagent", "sweep", "configs/sweep.toml"])
-    assert cli.main(["sweep", "configs/sweep.toml", "--out", "sweep"]) == 0
-    capsys.readouterr()
+    command = [sys.executable, "-m", "jaxagent", "sweep", "configs/sweep.toml", "--out", "sweep"]
+    subprocess.run(command, check=True, timeout=240, capture_output=True)  # it decides on devices before JAX starts
     assert cli.main(["report", "sweep", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["objective"], report["trials"], report["varied"]) == ("return_mean", 3, ["learner.lr"])
