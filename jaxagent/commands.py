@@ -88,7 +88,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Train many settings and seeds side by side, as a spec says, and tell which is best.
+    """Train many settings and seeds side by side, as a spec says, and report which is best.
 
     Run it again to go on after a stop, or with more samples, seeds or values of grids.
 
@@ -125,6 +125,10 @@ class Sweep:
             except Interrupted as stop:
                 print(f"{stop}\ngo on with the same command", file=sys.stderr)
                 raise SystemExit(stop.exit_code) from stop
+        Report((directory,)).run()
+        failed = sum(row["status"] == "failed" for row in rows)
+        if failed:
+            raise JaxagentError(f"{failed} of {len(board.trials) * board.sweep.plan.seeds} lanes failed; the report says why")
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,14 @@ def ask(sweep: Sweep, told: Sequence[Told], count: int) -> list[dict[str, Any]]:
     study = optuna.create_study(direction=_direction(sweep), sampler=sampler)
     study.add_trials([_frozen(sweep, one) for one in told])
     asked = [study.ask(_distributions(sweep)) for _ in range(count)]
-    return [{axis.name: _value(axis, trial.params[axis.name]) for axis in sweep.axes} for trial in asked]
+    return [{axis.name: _value(axis, trial.params[axis.name]) for axis in sweep.sampled} for trial in asked]
 
 
 def mirror(sweep: Sweep, told: Sequence[Told]) -> None:
-    """Adds the trials that the plan's storage does not have yet. What goes wrong there is a warning."""
+    """Adds the trials that the plan's storage does not have yet. What goes wrong there is a warning.
+
+    Only sampled axes have a part in it.
+    """
     try:
         optuna = _library()
         study = optuna.create_study(
@@ -73,24 +76,25 @@ def _direction(sweep: Sweep) -> str:
 
 
 def _distributions(sweep: Sweep) -> dict[str, Any]:
-    return {axis.name: _distribution(axis) for axis in sweep.axes}
+    return {axis.name: _distribution(axis) for axis in sweep.sampled}
 
 
 def _distribution(axis: Axis) -> "optuna.distributions.BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if axis.kind in ("uniform", "log_uniform"):
-        return FloatDistribution(*axis.values, log=axis.kind == "log_uniform")
-    return IntDistribution(*axis.values) if axis.kind == "int" else CategoricalDistribution(range(len(axis.values)))
+    if axis.kind == "choice":
+        return CategoricalDistribution(range(len(axis.values)))
+    low, high = axis.values
+    return IntDistribution(low, high) if axis.kind == "int" else FloatDistribution(low, high, log=axis.kind == "log_uniform")
 
 
 def _value(axis: Axis, param: Any) -> Any:
-    return axis.values[param] if axis.kind in ("grid", "choice", "list") else param
+    return axis.values[param] if axis.kind == "choice" else param
 
 
 def _param(axis: Axis, value: Any) -> Any:
     """The inverse of `_value`; categories are known by their place, since some are lists."""
-    return axis.values.index(value) if axis.kind in ("grid", "choice", "list") else value
+    return axis.values.index(value) if axis.kind == "choice" else value
 
 
 def _frozen(sweep: Sweep, told: Told) -> "optuna.trial.FrozenTrial":
@@ -100,7 +104,7 @@ def _frozen(sweep: Sweep, told: Told) -> "optuna.trial.FrozenTrial":
     return create_trial(
         state=TrialState.FAIL if value is None else TrialState.COMPLETE,
         value=value,
-        params={axis.name: _param(axis, settings[axis.name]) for axis in sweep.axes},
+        params={axis.name: _param(axis, settings[axis.name]) for axis in sweep.sampled},
         distributions=_distributions(sweep),
         user_attrs={_ID: trial},
     )
