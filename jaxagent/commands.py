@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, Suppress, arg, subcommand
+from tyro.conf import Positional, Suppress, UseAppendAction, arg, subcommand
 
+from jaxagent import trackers
 from jaxagent.errors import JaxagentError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jaxagent.trained import Loaded
 
 Overrides = Annotated[Mapping[str, str], Suppress]  # settings of a config by dotted path
+Track = UseAppendAction[tuple[trackers.Name, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Train:
       seed: Instead of the config's.
       seeds: Train this many seeds side by side, from `seed` on.
       init_from: Run whose network to begin with; the first one's if it trained several seeds.
+      track: Also report to tensorboard or wandb, into RUN/tracking/; may be given for each. Needs jaxagent[trackers].
     """
 
     config: Positional[Path]
@@ -42,11 +45,13 @@ class Train:
     seed: int | None = None
     seeds: int | None = None
     init_from: Path | None = None
+    track: Track = ()
     overrides: Overrides = field(default_factory=dict)
 
     def run(self) -> None:
         from jaxagent import config, rundir
 
+        trackers.check(self.track)
         origin = self.init_from and self.init_from.resolve()  # the run may be resumed from another directory
         given = {"seed": self.seed, "num_seeds": self.seeds, "init_from": origin}
         top = {name: json.dumps(value, default=str) for name, value in given.items() if value is not None}
@@ -55,7 +60,7 @@ class Train:
         warm_start = _warm_start(settings, trainer)
         path = self.out or rundir.new_path(self.config.stem)
         with rundir.create(path, config=config.resolved_toml(settings)) as run:
-            _fit(settings, trainer, schedule, run, warm_start)
+            _fit(settings, trainer, schedule, run, warm_start, self.track)
 
 
 @dataclass(frozen=True)
@@ -65,14 +70,17 @@ class Resume:
     Attributes:
       directory: The run's directory.
       updates: Updates to reach in all, instead of the number that the run was started with.
+      track: As for `train`; goes on with what the run has reported to the same tracker.
     """
 
     directory: Positional[Path]
     updates: int | None = None
+    track: Track = ()
 
     def run(self) -> None:
         from jaxagent import checkpoint, config, files, rundir
 
+        trackers.check(self.track)
         with rundir.reopen(self.directory) as run:
             done = max(checkpoint.steps(run.checkpoints), default=0)
             if self.updates is not None and self.updates < done:
@@ -83,7 +91,7 @@ class Resume:
             if overrides:
                 files.write_atomic(run.config, config.resolved_toml(settings).encode())
             warm_start = None if checkpoint.steps(run.checkpoints) else _warm_start(settings, trainer)
-            _fit(settings, trainer, schedule, run, warm_start)
+            _fit(settings, trainer, schedule, run, warm_start, self.track)
 
 
 @dataclass(frozen=True)
@@ -452,13 +460,16 @@ BENCHES: dict[str, type] = {"env": BenchEnv, "train": BenchTrain, "policy": Benc
 # what they share --------------------------------------------------------------------------------------------------------------
 
 
-def _fit(settings: "Config", trainer: "Trainer", schedule: "Schedule", run: "RunDir", warm_start: Any) -> None:
+def _fit(
+    settings: "Config", trainer: "Trainer", schedule: "Schedule", run: "RunDir", warm_start: Any, track: Sequence[str]
+) -> None:
     from jaxagent import loop, report
 
     program = loop.Program(trainer, schedule, seed=settings.seed, num_seeds=settings.num_seeds)
     print(f"run {run.path}", file=sys.stderr)
     try:
-        evaluation = loop.fit(program, schedule, run, warm_start=warm_start)
+        with trackers.tracking(track, run) as tracked:
+            evaluation = loop.fit(program, schedule, run, warm_start=warm_start, track=tracked)
     except loop.Interrupted as stop:
         print(f"{stop}\ngo on with: jaxagent resume {run.path}", file=sys.stderr)
         raise SystemExit(stop.exit_code) from stop

@@ -11,7 +11,7 @@ from jaxagent import provenance
 
 _OLDEST_JAX, _FIRST_UNTRIED_JAX = (0, 10, 2), (0, 12)
 _OLDEST_PYTHON = (3, 11)
-_EXTRAS = {"gymnasium": "farama", "minigrid": "farama", "pytest": "dev"}
+_EXTRAS = {"gymnasium": "farama", "minigrid": "farama", "tensorboardX": "trackers", "wandb": "trackers", "pytest": "dev"}
 
 
 def examine() -> dict[str, Any]:

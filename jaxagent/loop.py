@@ -24,6 +24,7 @@ from jaxagent.files import write_json
 from jaxagent.finite import first_nonfinite
 from jaxagent.progress import Progress
 from jaxagent.rundir import RunDir
+from jaxagent.trackers import Track
 from jaxagent.train import RunState, Trainer, strong
 from jaxagent.types import Metrics, PyTree
 
@@ -123,10 +124,13 @@ def evaluation_key(seed: jax.Array | int) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM)
 
 
-def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree | None = None) -> dict[str, Any]:
+def fit(
+    program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree | None = None, track: Track | None = None
+) -> dict[str, Any]:
     """Trains to `schedule.num_updates`, from the newest checkpoint in the run's directory if there is one.
 
-    The caller holds the directory's lock. Returns the last evaluation, which is in `eval.json` too.
+    The caller holds the directory's lock. `track` is called with each update that ends a segment, and its metrics row. Returns
+    the last evaluation, which is in `eval.json` too.
 
     Raises:
       Interrupted: SIGINT or SIGTERM; the checkpoint is saved.
@@ -151,6 +155,8 @@ def fit(program: Program, schedule: Schedule, run: RunDir, *, warm_start: PyTree
                 row["eval"] = result = _evaluation(program, state)
             timing = {"seconds": time.monotonic() - began, "time": time.time()}
             log.append(update, {"env_steps": env_steps, **row}, timing=timing)
+            if track is not None:
+                track(update, {"env_steps": env_steps, **row})
             progress.report(update, env_steps=int(np.sum(env_steps)), values=_headline(row))
             if schedule.is_due(schedule.checkpoint_every, update) or signals:
                 log.sync()

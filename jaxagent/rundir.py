@@ -62,6 +62,11 @@ class RunDir:
     def episode(self) -> Path:
         return self.path / "episode.gif"
 
+    @property
+    def tracking(self) -> Path:
+        """What trackers write, a directory each."""
+        return self.path / "tracking"
+
 
 def new_path(name: str, root: Path = Path("runs")) -> Path:
     """Makes a new, empty directory `ROOT/NAME-YYYYmmdd-HHMMSS`, with a number behind it if that is taken.

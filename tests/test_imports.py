@@ -18,6 +18,7 @@ LAYERS = (
     {"leaves", "provenance", "progress", "schema"},
     {"finite"},
     {"ops", "checkpoint", "metrics", "rundir", "statistics"},
+    {"trackers"},
     {"envs", "render", "networks"},  # pictures are made of the symbols that envs define
     {"data", "rewards", "curriculum"},
     {"planners"},
@@ -35,7 +36,23 @@ LAYERS = (
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 ALLOWED_SIBLINGS = {("envs", "render"), ("render", "envs")}
-HEAVY = ("gymnax", "gymnasium", "minigrid", "orbax", "matplotlib", "PIL", "tyro", "pyarrow", "jinja2", "scipy.stats")
+HEAVY = (
+    "gymnax",
+    "gymnasium",
+    "minigrid",
+    "orbax",
+    "matplotlib",
+    "PIL",
+    "tyro",
+    "pyarrow",
+    "jinja2",
+    "ray",
+    "optuna",
+    "submitit",
+    "scipy.stats",
+    "tensorboardX",
+    "wandb",
+)
 
 
 def _unit(path: Path) -> str:
