@@ -342,6 +342,64 @@ class BenchPolicy:
 
 
 @dataclass(frozen=True)
+class BenchSweep:
+    """Environment steps a second of whole updates against the number of lanes: runs side by side, each with its learning rate.
+
+    Attributes:
+      config: TOML file; its settings can be given as for `train`.
+      lanes: Their numbers, such as 1,2,4; five from the number of devices on unless given.
+      devices: Local devices that share the lanes; CPUs are made to count as so many.
+      num_updates: Updates a timed call.
+      repeats: Timed calls.
+      out: Directory for sweep.json and sweep.png.
+      json: Print one JSON object.
+    """
+
+    config: Positional[Path]
+    lanes: str | None = None
+    devices: int = 1
+    num_updates: int = 4
+    repeats: int = 5
+    out: Path | None = None
+    json: bool = False
+    overrides: Overrides = field(default_factory=dict)
+
+    def run(self) -> None:
+        from jaxagent.bench import suite
+
+        _bench_curves(suite.sweep, self)
+
+
+@dataclass(frozen=True)
+class BenchScale:
+    """Environment steps a second of whole updates against the parallel environments, and the devices, each with a run.
+
+    Attributes:
+      config: TOML file; its settings can be given as for `train`.
+      num_envs: Parallel environments of a run.
+      devices: Measure with 1, 2, 4 and so on up to so many local devices; CPUs are made to count as so many.
+      num_updates: Updates a timed call.
+      repeats: Timed calls.
+      out: Directory for scale.json and scale.png.
+      json: Print one JSON object.
+    """
+
+    config: Positional[Path]
+    num_envs: str = "16,64,256,1024"
+    devices: int = 1
+    num_updates: int = 4
+    repeats: int = 5
+    out: Path | None = None
+    json: bool = False
+    overrides: Overrides = field(default_factory=dict)
+
+    def run(self) -> None:
+        from jaxagent.bench import suite
+
+        _bench_curves(suite.scale, self)
+
+
+@dataclass(frozen=True)
 class Bench:
     """Measure throughput."""
 
@@ -349,6 +407,8 @@ class Bench:
         Annotated[BenchEnv, subcommand("env")]
         | Annotated[BenchTrain, subcommand("train")]
         | Annotated[BenchPolicy, subcommand("policy")]
+        | Annotated[BenchSweep, subcommand("sweep")]
+        | Annotated[BenchScale, subcommand("scale")]
     )
 
     def run(self) -> None:
@@ -454,7 +514,13 @@ COMMANDS: dict[str, type] = {
     "learners": Learners,
     "doctor": Doctor,
 }
-BENCHES: dict[str, type] = {"env": BenchEnv, "train": BenchTrain, "policy": BenchPolicy}
+BENCHES: dict[str, type] = {
+    "env": BenchEnv,
+    "train": BenchTrain,
+    "policy": BenchPolicy,
+    "sweep": BenchSweep,
+    "scale": BenchScale,
+}
 
 
 # what they share --------------------------------------------------------------------------------------------------------------
@@ -476,6 +542,14 @@ def _fit(
     report.save_curves(run)
     report.save_episode(_loaded(run.path), run.episode)
     _show(evaluation, as_json=False)
+
+
+def _bench_curves(measure: Callable[..., dict[str, Any]], command: BenchSweep | BenchScale) -> None:
+    from jaxagent.bench import suite
+
+    settings = {f.name: getattr(command, f.name) for f in dataclasses.fields(command)}
+    as_json = settings.pop("json")
+    _show(_usage(lambda: measure(settings.pop("config"), **settings)), as_json=as_json, text=suite.text)
 
 
 def _warm_start(settings: "Config", trainer: "Trainer") -> Any:

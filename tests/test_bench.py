@@ -1,6 +1,9 @@
 """What a benchmark counts and consumes. How fast anything is, is not tested."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -9,6 +12,8 @@ import numpy as np
 import pytest
 
 from jaxagent import bench, config
+from jaxagent.bench import suite
+from jaxagent.bench.__main__ import main
 from jaxagent.envs import registry
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.train import Trainer
@@ -133,18 +138,84 @@ def test_acting(trainer: Trainer) -> None:
     check_result(bench.bench_policy(trainer, repeats=2), env_steps=4 * 8)
 
 
-def test_quick(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_QUICK_ENVS", (("Collector-v0", "packed"),))
-    monkeypatch.setattr(bench, "_QUICK_SIZES", (8, 4))
-    monkeypatch.setattr(bench, "_QUICK_TRAIN", ((4, 1),))
-    bench.quick(trainer, "tiny", tmp_path / "new", repeats=1)
-    written = json.loads((tmp_path / "new" / "bench.json").read_text())
-    assert [(r["case"], r["num_envs"]) for r in written["results"]] == [
-        ("train/tiny", 4),
-        ("env/Collector-v0", 8),
-        ("env/Collector-v0", 4),
-    ]
-    assert bench.quick(trainer, "tiny", tmp_path, budget_s=-1.0) == {"planned": 3, "results": []}
+def test_lanes_over_devices(tiny: Path, tmp_path: Path) -> None:
+    """In a process of its own, because the number of devices is settled when JAX starts."""
+    where = ["--devices", "2", "--num-updates", "1", "--repeats", "1", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "jaxagent.bench", "sweep", str(tiny), "--lanes", "2,4", *where]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    report = json.loads((tmp_path / "sweep.json").read_text())
+    assert [(r["lanes"], r["devices"], r["machine"]["devices"]["local"]) for r in report["results"]] == [(2, 2, 2), (4, 2, 2)]
+    assert report["planned"] == 2 and report["knees"].keys() == {"2 devices"}
+    for result in report["results"]:
+        check_result(result, env_steps=result["lanes"] * 4 * 8)
+        assert result["memory_bytes"]["temporary"] > 0
+    assert shown.splitlines() == suite.text(report).splitlines() and "lanes=2 on 2 devices" in shown
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_devices_do_not_change_what_lanes_compute(tiny: Path) -> None:
+    """The checksum covers networks, optimiser and metrics of every lane."""
+    code = (
+        "import sys; from pathlib import Path; from jaxagent import bench; from jaxagent.bench import suite\n"
+        "suite.force_host_devices(2)\n"
+        "trainer, _ = bench.load_trainer(Path(sys.argv[1]))\n"
+        "sums = [bench.bench_train(trainer, lanes=2, devices=n, num_updates=1, repeats=1)['checksum'] for n in (1, 2)]\n"
+        "assert sums[0] == sums[1], sums"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tiny)], check=True)
+
+
+def test_scale(tiny: Path, tmp_path: Path) -> None:
+    report = suite.scale(tiny, num_envs="8,4", num_updates=1, repeats=1, out=tmp_path)
+    assert [(r["num_envs"], r["lanes"], r["devices"]) for r in report["results"]] == [(4, 1, 1), (8, 1, 1)]
+    for result in report["results"]:
+        check_result(result, env_steps=result["num_envs"] * 8)
+    assert json.loads((tmp_path / "scale.json").read_text()) == report
+    assert (tmp_path / "scale.png").exists()
+
+
+@pytest.mark.fast
+def test_wrong_curves(tiny: Path, trainer: Trainer) -> None:
+    with pytest.raises(ValueError, match="lanes: expected positive integers such as 1,2,4, got 1,x"):
+        suite.sweep(tiny, lanes="1,x")
+    with pytest.raises(ValueError, match="num_envs: expected positive integers such as 1,2,4, got 0"):
+        suite.scale(tiny, num_envs="0")
+    with pytest.raises(ValueError, match="devices: expected at most the 1 that are here, got 2"):
+        bench.bench_train(trainer, lanes=2, devices=2)
+
+
+@pytest.mark.fast
+def test_the_knee() -> None:
+    # 1 to 2: twice as fast; 2 to 8: 2.2 times, more than the square root of 4; 8 to 16: 1.1 times, less than that of 2
+    curve = [(1, 100.0), (2, 200.0), (8, 440.0), (16, 484.0)]
+    assert suite.knee(curve) == 8
+    assert suite.knee(curve[:3]) is None and suite.knee(curve[:1]) is None
+    results = [{"lanes": n, "devices": 1, "steps_per_s": rate} for n, rate in reversed(curve)]
+    assert suite.curves([*results, {"lanes": 32, "devices": 1, "error": "out of memory"}], "lanes") == {"1 device": curve}
+    assert list(suite.doublings(6)) == [1, 2, 4, 6] and list(suite.doublings(1)) == [1]
+
+
+def test_quick(trainer: Trainer, tmp_path: Path) -> None:
+    sizes = suite.SMOKE._replace(num_steps=8, train_num_envs=(4,), lane_num_envs=4)
+    report = suite.quick(trainer, "tiny", tmp_path / "new", sizes=sizes, repeats=1)
+    assert json.loads((tmp_path / "new" / "bench.json").read_text()) == report
+    found = [(r["case"], r["num_envs"], r.get("lanes")) for r in report["results"]]
+    assert found == [("scale/tiny", 4, 1), ("sweep/tiny", 4, 2), ("env/Collector-v0", 16, None)]
+    assert suite.quick(trainer, "tiny", tmp_path, sizes=sizes, budget_s=-1.0) == {"planned": 3, "results": []}
+
+
+def test_the_suite_as_one_command(tiny: Path, tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "benchmarks" / "gpu.sh"
+    if not script.exists():
+        pytest.skip("benchmarks/ is not part of this distribution")
+    environment = os.environ | {"PYTHON": sys.executable}
+    command = [script, "--smoke", "--config", "tiny.toml", "--out", tmp_path / "new"]
+    subprocess.run(command, env=environment, cwd=tiny.parent, check=True)
+    results = json.loads((tmp_path / "new" / "bench.json").read_text())["results"]
+    assert results[0]["case"] == "scale/tiny"  # the others, if the budget lasts
+    check_result(results[0], env_steps=2 * 16 * 8)
+    refused = subprocess.run([script, "--smok"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "benchmarks/gpu.sh [--out DIR]" in refused.stderr
 
 
 @pytest.mark.fast
@@ -153,26 +224,25 @@ def test_a_case_that_does_not_fit_is_recorded() -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
 
     about = {"case": "env/x", "num_envs": 2**20}
-    assert bench._measured(about, too_large) == {**about, "error": "out of memory"}
+    report = suite.run_all([suite.Case(about, too_large)])
+    assert report == {"planned": 1, "results": [{**about, "error": "out of memory"}]}
+    assert suite.text(report) == "env/x  B=1048576  out of memory"
 
     def broken() -> bench.Result:
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     with pytest.raises(jax.errors.JaxRuntimeError):
-        bench._measured(about, broken)
+        suite.run_all([suite.Case(about, broken)])
 
 
 def test_command_line(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        bench.main(["env", "Collector-v0", "--num-envs", "4", "--num-steps", "5", "--repeats", "1", "--linearity", "--json"])
-        == 0
-    )
+    assert main(["env", "Collector-v0", "--num-envs", "4", "--num-steps", "5", "--repeats", "1", "--linearity", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     check_result(result, env_steps=20)
     assert result["linearity"] > 0
-    assert bench.main(["policy", str(tiny), "--repeats", "1"]) == 0
+    assert main(["policy", str(tiny), "--repeats", "1"]) == 0
     assert capsys.readouterr().out.startswith("policy/tiny  obs=packed  B=4  T=8")
-    assert bench.main(["env", "Colector-v0"]) == 2
+    assert main(["env", "Colector-v0"]) == 2
     assert "did you mean Collector-v0" in capsys.readouterr().err
-    assert bench.main(["train", str(tiny.with_name("none.toml"))]) == 2
+    assert main(["train", str(tiny.with_name("none.toml"))]) == 2
     assert "found nothing" in capsys.readouterr().err

@@ -1,35 +1,31 @@
 """Throughput, measured so that it counts. Also `python -m jaxagent.bench`, which needs no more than JAX's own libraries.
 
+Here is what is measured, a case each, and how; `jaxagent.bench.suite` measures many cases.
+
 Programs are compiled ahead of time, so tracing, lowering, compiling, the first run and the steady state are told apart. Every
 timed call ends in `block_until_ready`, and its results depend on every observation, reward and flag, so that nothing can be
 left out. Letters: `B` environments, `T` steps.
 """
 
-import argparse
 import dataclasses
-import json
 import statistics
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxagent import provenance, rollout
 from jaxagent.envs import registry
 from jaxagent.envs.vector import VectorEnv, VectorState
-from jaxagent.errors import JaxagentError, UsageError
-from jaxagent.files import write_json
 from jaxagent.train import Trainer, strong
 from jaxagent.types import ActionSpace, Box, Discrete, PyTree
 
 Result = dict[str, Any]  # JSON
-Report = Callable[[Result], None]
 
 
 # what is measured -------------------------------------------------------------------------------------------------------------
@@ -90,22 +86,31 @@ def bench_env(
 
 
 def bench_train(
-    trainer: Trainer, *, case: str = "train", lanes: int = 1, num_updates: int = 8, repeats: int = 5, seed: int = 0
+    trainer: Trainer,
+    *,
+    case: str = "train",
+    lanes: int = 1,
+    devices: int = 1,
+    num_updates: int = 8,
+    repeats: int = 5,
+    seed: int = 0,
 ) -> Result:
     """Environment steps a second of whole updates: acting, and learning from it.
 
     Args:
       trainer: what to run.
       case: a name for the result.
-      lanes: independent runs under one `vmap`; the learner's floats and the params are an array over the lanes.
+      lanes: independent runs under one `vmap`, with learning rates of their own.
+      devices: local devices that share the lanes equally.
       num_updates: updates a timed call.
       repeats: timed calls.
       seed: of the runs.
 
     Raises:
-      ValueError: a wrong field of the trainer, or a size below 1.
+      ValueError: a wrong field of the trainer, a size below 1, or lanes that the devices cannot share.
     """
-    _check_sizes(lanes=lanes, num_updates=num_updates, repeats=repeats)
+    _check_sizes(lanes=lanes, devices=devices, num_updates=num_updates, repeats=repeats)
+    _check_devices(devices, lanes)
     trainer.validate()
     init_key, call_key = jax.random.split(jax.random.key(seed))
 
@@ -114,23 +119,35 @@ def bench_train(
         state, metrics = trainer.run(state, num_updates)
         return state, Counts(bits_sum((state.learner, metrics)), metrics["episodes"].sum())
 
-    trainer, init = strong(trainer), Trainer.init
-    keys = init_key
+    trainer = strong(trainer)
     if lanes > 1:
-        trainer = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), trainer)
-        init, call = jax.vmap(init), jax.vmap(call, in_axes=(0, 0, None))
-        keys = jax.random.split(init_key, lanes)
-    timing = time_calls(call, jax.jit(init)(trainer, keys), (trainer,), call_key, repeats=repeats)
+        trainer, call = _stacked(trainer, lanes), jax.vmap(call, in_axes=(0, 0, None))
+        state = jax.jit(jax.vmap(Trainer.init))(trainer, jax.random.split(init_key, lanes))
+    else:
+        state = jax.jit(Trainer.init)(trainer, init_key)
+    if devices > 1:
+        mesh, lane = Mesh(np.asarray(jax.local_devices()[:devices]), ("lane",)), PartitionSpec("lane")
+        call = jax.shard_map(call, mesh=mesh, in_specs=(lane, lane, PartitionSpec()), out_specs=lane, check_vma=False)
+        state, trainer = jax.device_put((state, trainer), NamedSharding(mesh, lane))
+    timing = time_calls(call, state, (trainer,), call_key, repeats=repeats)
     return {
         "case": case,
         "num_envs": trainer.num_envs,
         "num_steps": trainer.num_steps,
         "obs": _obs(trainer),
         "lanes": lanes,
+        "devices": devices,
         "num_updates": num_updates,
         **_figures(timing, env_steps=lanes * num_updates * trainer.steps_per_update),
         "machine": provenance.describe(),
     }
+
+
+def _stacked(trainer: Trainer, lanes: int) -> Trainer:
+    """Trainers side by side, whose learning rates span a decade."""
+    stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), trainer)
+    rates = trainer.learner.lr * jnp.logspace(-0.5, 0.5, lanes)
+    return dataclasses.replace(stacked, learner=dataclasses.replace(stacked.learner, lr=rates))
 
 
 def bench_policy(trainer: Trainer, *, case: str = "policy", repeats: int = 5, seed: int = 0) -> Result:
@@ -221,6 +238,7 @@ class Timing(NamedTuple):
     steady: tuple[float, ...]  # each repeat
     checksum: int  # of the first run
     resets: int  # in all timed repeats
+    memory: dict[str, int]  # bytes a device, by what for; empty where the compiler does not tell
 
 
 def time_calls(
@@ -253,7 +271,14 @@ def time_calls(
         steady=tuple(steady),
         checksum=int(counts.checksum.sum(dtype=jnp.uint32)),
         resets=resets,
+        memory=_memory(compiled),
     )
+
+
+def _memory(compiled: jax.stages.Compiled) -> dict[str, int]:
+    found = compiled.memory_analysis()
+    names = {"arguments": "argument", "outputs": "output", "aliased": "alias", "temporary": "temp", "code": "generated_code"}
+    return {} if found is None else {name: getattr(found, f"{theirs}_size_in_bytes") for name, theirs in names.items()}
 
 
 def _figures(timing: Timing, *, env_steps: int) -> Result:
@@ -267,6 +292,7 @@ def _figures(timing: Timing, *, env_steps: int) -> Result:
         "steps_per_s": env_steps / statistics.median(timing.steady),
         "resets_per_step": timing.resets / (env_steps * len(timing.steady)),
         "checksum": timing.checksum,
+        "memory_bytes": timing.memory,
     }
 
 
@@ -284,90 +310,14 @@ def _check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name}: expected at least 1, got {size}")
 
 
-# the command line -------------------------------------------------------------------------------------------------------------
+def _check_devices(devices: int, lanes: int) -> None:
+    if devices > jax.local_device_count():
+        raise ValueError(f"devices: expected at most the {jax.local_device_count()} that are here, got {devices}")
+    if lanes % devices:
+        raise ValueError(f"lanes: expected a multiple of devices = {devices}, got {lanes}")
 
 
-def summary(result: Result) -> str:
-    """One line for a person."""
-    if "error" in result:
-        return f"{result['case']}  B={result['num_envs']}  {result['error']}"
-    spread = (max(result["seconds"]) - min(result["seconds"])) / statistics.median(result["seconds"])
-    lanes = f"  lanes={result['lanes']}" if result.get("lanes", 1) > 1 else ""
-    return (
-        f"{result['case']}  obs={result['obs']}  B={result['num_envs']}  T={result['num_steps']}{lanes}  "
-        f"{result['steps_per_s']:.4g} steps/s  (spread {spread:.0%}, compiled in {result['compile_s']:.1f} s, "
-        f"{result['resets_per_step']:.4f} resets a step)"
-    )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m jaxagent.bench`. Returns the exit code."""
-    arguments = _parser().parse_args(argv)
-    try:
-        result = arguments.run(arguments)
-    except (JaxagentError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", UsageError.exit_code)
-    print(json.dumps(result) if arguments.json else "\n".join(map(summary, result.get("results", [result]))))
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m jaxagent.bench", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(required=True, metavar="{env,train,policy,quick}")
-
-    def command(name: str, run: Callable[[argparse.Namespace], Result], text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-        added.add_argument("--json", action="store_true", help="print one JSON object")
-        added.add_argument("--repeats", type=int, default=5, help="timed calls")
-        added.set_defaults(run=run)
-        return added
-
-    env = command("env", _run_env, "environment steps under random actions")
-    env.add_argument("name", help="a registered environment")
-    env.add_argument("--obs", help="how it shows itself; its own default if not given")
-    env.add_argument("--num-envs", type=int, default=2048, help="parallel environments")
-    env.add_argument("--num-steps", type=int, default=1000, help="steps a timed call")
-    env.add_argument("--linearity", action="store_true", help="also time twice the steps")
-    train = command("train", _run_train, "whole updates: acting and learning")
-    train.add_argument("config", type=Path, help="a TOML file")
-    train.add_argument("--lanes", type=int, default=1, help="independent runs under one vmap")
-    train.add_argument("--num-updates", type=int, default=8, help="updates a timed call")
-    policy = command("policy", _run_policy, "acting without learning")
-    policy.add_argument("config", type=Path, help="a TOML file")
-    quick = command("quick", _run_quick, "a prepared run over sizes, for an accelerator")
-    quick.add_argument("--out", type=Path, required=True, help="directory for bench.json")
-    quick.add_argument("--config", type=Path, default=Path("configs/ppo_doorkey_8x8.toml"), help="what to train")
-    quick.add_argument("--budget-s", type=float, default=360.0, help="start no case after so many seconds")
-    return parser
-
-
-def _run_env(arguments: argparse.Namespace) -> Result:
-    return bench_env(
-        arguments.name,
-        obs=arguments.obs,
-        num_envs=arguments.num_envs,
-        num_steps=arguments.num_steps,
-        repeats=arguments.repeats,
-        linearity=arguments.linearity,
-    )
-
-
-def _run_train(arguments: argparse.Namespace) -> Result:
-    trainer, case = load_trainer(arguments.config)
-    return bench_train(
-        trainer, case=f"train/{case}", lanes=arguments.lanes, num_updates=arguments.num_updates, repeats=arguments.repeats
-    )
-
-
-def _run_policy(arguments: argparse.Namespace) -> Result:
-    trainer, case = load_trainer(arguments.config)
-    return bench_policy(trainer, case=f"policy/{case}", repeats=arguments.repeats)
-
-
-def _run_quick(arguments: argparse.Namespace) -> Result:
-    trainer, case = load_trainer(arguments.config)
-    return quick(trainer, case, arguments.out, budget_s=arguments.budget_s, repeats=arguments.repeats)
+# what commands share ---------------------------------------------------------------------------------------------------------
 
 
 def load_trainer(path: Path, overrides: Mapping[str, str] | None = None) -> tuple[Trainer, str]:
@@ -377,50 +327,15 @@ def load_trainer(path: Path, overrides: Mapping[str, str] | None = None) -> tupl
     return config.build(config.read(path, overrides))[0], path.stem
 
 
-_QUICK_ENVS = (("MiniGrid-DoorKey-8x8-v0", "packed"), ("MiniGrid-DoorKey-8x8-v0", "symbolic"), ("Collector-v0", "packed"))
-_QUICK_SIZES = tuple(2**power for power in (20, 18, 16, 14, 12))
-_QUICK_TRAIN = ((16384, 1), (2048, 1), (2048, 8), (256, 64))  # num_envs, lanes
-
-
-def quick(trainer: Trainer, case: str, out: Path, *, budget_s: float = 360.0, repeats: int = 5) -> Result:
-    """Environment and training throughput over sizes. Writes `OUT/bench.json` anew after each case, so a kill loses one.
-
-    A case that does not fit into memory is recorded as such.
-
-    Args:
-      trainer: what to train, at several `num_envs`.
-      case: its name.
-      out: a directory, made if need be.
-      budget_s: seconds after which no case is started.
-      repeats: timed calls a case.
-    """
-    planned: list[tuple[Result, Callable[[], Result]]] = []
-    for num_envs, lanes in _QUICK_TRAIN:
-        sized = dataclasses.replace(trainer, num_envs=num_envs)
-        about: Result = {"case": f"train/{case}", "num_envs": num_envs, "lanes": lanes}
-        planned.append((about, partial(bench_train, sized, case=about["case"], lanes=lanes, num_updates=2, repeats=repeats)))
-    for num_envs in _QUICK_SIZES:
-        for name, obs in _QUICK_ENVS:
-            about = {"case": f"env/{name}", "num_envs": num_envs, "obs": obs}
-            planned.append((about, partial(bench_env, name, obs=obs, num_envs=num_envs, num_steps=256, repeats=repeats)))
-    out.mkdir(parents=True, exist_ok=True)
-    started, results = time.monotonic(), []
-    for about, run in planned:
-        if time.monotonic() - started > budget_s:
-            break
-        results.append(_measured(about, run))
-        write_json(out / "bench.json", {"planned": len(planned), "results": results})
-    return {"planned": len(planned), "results": results}
-
-
-def _measured(about: Result, run: Callable[[], Result]) -> Result:
-    try:
-        return run()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return about | {"error": "out of memory"}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def summary(result: Result) -> str:
+    """One line for a person."""
+    lanes = f"  lanes={result['lanes']}" if result.get("lanes", 1) > 1 else ""
+    lanes += f" on {result['devices']} devices" if result.get("devices", 1) > 1 else ""
+    if "error" in result:
+        return f"{result['case']}  B={result['num_envs']}{lanes}  {result['error']}"
+    spread = (max(result["seconds"]) - min(result["seconds"])) / statistics.median(result["seconds"])
+    return (
+        f"{result['case']}  obs={result['obs']}  B={result['num_envs']}  T={result['num_steps']}{lanes}  "
+        f"{result['steps_per_s']:.4g} steps/s  (spread {spread:.0%}, compiled in {result['compile_s']:.1f} s, "
+        f"{result['resets_per_step']:.4f} resets a step)"
+    )
