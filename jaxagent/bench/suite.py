@@ -259,7 +259,7 @@ FULL = Sizes(
     lane_num_envs=256,
 )
 SMOKE = Sizes(
-    worlds=((_COLLECTOR, "packed"),), num_envs=(16,), num_steps=32, train_num_envs=(16, 32), lanes=(2,), lane_num_envs=16
+    worlds=((_COLLECTOR, "packed"),), num_envs=(16,), num_steps=32, train_num_envs=(16,), lanes=(2,), lane_num_envs=16
 )
 
 
