@@ -14,6 +14,7 @@ import jax
 
 from jaxagent.bench import Result, bench_env, bench_train, load_trainer, summary
 from jaxagent.files import disk_errors, write_json
+from jaxagent.progress import compact
 from jaxagent.train import Trainer
 
 Curves = Mapping[str, Sequence[tuple[int, float]]]  # sizes and steps a second
@@ -126,11 +127,16 @@ def save_plot(path: Path, curves: Curves, *, title: str, size: str) -> None:
     figure = Figure(figsize=(6, 4), layout="constrained")
     axis = figure.subplots()
     for label, curve in curves.items():
-        (line,) = axis.loglog(*zip(*curve, strict=True), "o-", base=2, label=label)
+        (line,) = axis.loglog(*zip(*curve, strict=True), "o-", label=label)
         bend = knee(curve)
         if bend is not None:
             axis.plot(bend, dict(curve)[bend], "o", markersize=12, fillstyle="none", color=line.get_color())
             axis.annotate(f"knee: {bend}", (bend, dict(curve)[bend]), xytext=(8, -14), textcoords="offset points")
+    ticks = sorted({size for curve in curves.values() for size, _ in curve})
+    axis.set_xticks(ticks, [compact(tick) for tick in ticks])
+    axis.set_xticks([], minor=True)
+    axis.yaxis.set_major_formatter(lambda rate, _: compact(rate))
+    axis.yaxis.set_minor_formatter(lambda rate, _: compact(rate))
     axis.set(title=title, xlabel=size.replace("_", " "), ylabel="environment steps a second")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
