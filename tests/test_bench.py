@@ -192,7 +192,8 @@ def test_quick(trainer: Trainer, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "bench.json").read_text()) == report
     found = [(r["case"], r["num_envs"], r.get("lanes")) for r in report["results"]]
     assert found == [("scale/tiny", 4, 1), ("sweep/tiny", 4, 2), ("env/Collector-v0", 16, None)]
-    assert suite.quick(trainer, "tiny", tmp_path, sizes=sizes, budget_s=-1.0) == {"planned": 3, "results": []}
+    late = suite.quick(trainer, "tiny", tmp_path, sizes=sizes, budget_s=-1.0)
+    assert late == {"planned": 3, "results": []} and suite.text(late) == "no time was left for 3 more cases"
 
 
 def test_the_suite_as_one_command(tiny: Path, tmp_path: Path) -> None:

@@ -236,9 +236,12 @@ def doublings(most: int) -> Iterator[int]:
 
 
 def text(report: Result) -> str:
-    """A line for each result, and the knees."""
-    knees = [f"knee with {label}: {size or 'not reached'}" for label, size in report.get("knees", {}).items()]
-    return "\n".join([*map(summary, report.get("results", [report])), *knees])
+    """A line for each result, the knees, and what is missing."""
+    results = report.get("results", [report])
+    lines = [*map(summary, results)]
+    lines += [f"knee with {label}: {size or 'not reached'}" for label, size in report.get("knees", {}).items()]
+    left = report.get("planned", len(results)) - len(results)
+    return "\n".join([*lines, f"no time was left for {left} more cases"] if left else lines)
 
 
 # the suite --------------------------------------------------------------------------------------------------------------------
