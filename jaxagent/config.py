@@ -221,7 +221,7 @@ def parse(document: Mapping[str, Any], source: str) -> Config:
 
 def learner_schemas() -> dict[str, Schema]:
     """What `[learner]` takes beside `name`, for each learner. The network has a table of its own."""
-    return {name: schema.of_dataclass(learner, without=("network",)) for name, learner in LEARNERS.items()}
+    return {name: schema.of_dataclass(learner, without=("network", "axes")) for name, learner in LEARNERS.items()}
 
 
 def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:

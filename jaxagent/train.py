@@ -1,23 +1,35 @@
-"""Training as a pure function; `jaxagent.loop` drives it from the host."""
+"""Training as a pure function; `jaxagent.loop` drives it from the host.
 
+Over the devices of a mesh the environments are spread in `BLOCKS` blocks, each with levels, random numbers and shares of the
+minibatches of its own. A device holds several blocks side by side, or one. Since the blocks are the same on any number of
+devices, so is what they learn, but for the order in which floats are added.
+"""
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxagent.envs.base import Environment
 from jaxagent.envs.vector import LevelSource, ResetMode, VectorEnv
 from jaxagent.finite import all_finite
+from jaxagent.ops import across
 from jaxagent.sources import Demonstrations, OnPolicy, Source
 from jaxagent.types import Metrics, PyTree
+
+BLOCKS = 8  # of environments, on the devices of a mesh
+_BLOCK = "block"  # axis of the blocks on one device
+_MEANS = ("resets_per_level",)
 
 
 class RunState(NamedTuple):
     """All that a run needs to go on: arrays only."""
 
     learner: PyTree
-    source: PyTree
+    source: PyTree  # with a mesh, leaves have a leading axis [BLOCKS]
     key: jax.Array  # scalar key, constant
     update: jax.Array  # int32, updates done
 
@@ -36,6 +48,8 @@ class Trainer:
       num_steps: steps a rollout in each, T.
       reset_mode, levels, pool_size: see `VectorEnv`.
       source: where batches come from; unless given, rollouts of the learner's `teacher` if it has one, else its own.
+      mesh: devices that share the environments, 1, 2, 4 or 8 along its one axis; all of these numbers train alike. None trains
+        on one device, without blocks, and so draws other random numbers than a mesh of one.
     """
 
     # static
@@ -50,6 +64,7 @@ class Trainer:
     levels: LevelSource = struct.field(pytree_node=False, default="pool")
     pool_size: int | None = struct.field(pytree_node=False, default=None)
     source: Source | None = struct.field(pytree_node=False, default=None)
+    mesh: Mesh | None = struct.field(pytree_node=False, default=None)
 
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it outside of transformations such as `vmap`."""
@@ -61,7 +76,25 @@ class Trainer:
             raise ValueError(f"num_steps: expected a positive integer, got {self.num_steps}")
         self._vector_env.validate()
         _ = self._source  # which can be impossible for this environment
-        self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs)
+        if self.mesh is None:
+            self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs)
+        else:
+            self._validate_mesh(self.mesh)
+
+    def _validate_mesh(self, mesh: Mesh) -> None:
+        if len(mesh.axis_names) != 1 or BLOCKS % mesh.size:
+            raise ValueError(f"mesh: expected one axis of 1, 2, 4 or {BLOCKS} devices, got {dict(mesh.shape)}")
+        if not hasattr(self.learner, "axes"):
+            raise ValueError(f"mesh: expected None, since {type(self.learner).__name__} learns on one device only")
+        if self.source is not None:
+            raise ValueError("source: expected None with a mesh, whose blocks have sources of their own")
+        for field in ("num_envs", "pool_size"):
+            if (getattr(self, field) or 0) % BLOCKS:
+                raise ValueError(f"{field}: expected a multiple of {BLOCKS} with a mesh, got {getattr(self, field)}")
+        try:
+            self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs // BLOCKS)
+        except ValueError as error:
+            raise ValueError(f"{error} (of one of the {BLOCKS} blocks of a mesh)") from error
 
     @property
     def steps_per_update(self) -> int:
@@ -75,25 +108,13 @@ class Trainer:
           ValueError: a static field is wrong; `validate` checks the traced ones too, which needs numbers.
         """
         self._validate_static()
-        learner_key, source_key, run_key = jax.random.split(key, 3)
-        trainer = strong(self)
-        return RunState(
-            learner=trainer.learner.init(learner_key, self.env.spec, params=warm_start),
-            source=trainer._source.init(source_key, trainer.learner.policy(), trainer.params),
-            key=run_key,
-            update=jnp.zeros((), jnp.int32),
-        )
+        init = Trainer._init if self.mesh is None else _in_blocks(self.mesh, Trainer._init, (None, None), _SPREAD)
+        return init(strong(self), key, warm_start)
 
     def step(self, state: RunState) -> tuple[RunState, Metrics]:
         """One batch and one update of the learner."""
-        trainer = strong(self)
-        learner = trainer.learner
-        source_key, learner_key = jax.random.split(jax.random.fold_in(state.key, state.update))
-        agent = learner.agent(state.learner)
-        source, batch, source_metrics = trainer._source.next(state.source, learner.policy(), agent, trainer.params, source_key)
-        learner_state, learner_metrics = learner.update(state.learner, batch, learner_key)
-        state = RunState(learner_state, source, state.key, state.update + 1)
-        return state, source_metrics | learner_metrics
+        step = Trainer._step if self.mesh is None else _in_blocks(self.mesh, Trainer._step, (_SPREAD,), (_SPREAD, None))
+        return step(strong(self), state)
 
     def run(self, state: RunState, num_updates: jax.Array | int, *, capacity: int | None = None) -> tuple[RunState, Metrics]:
         """Up to `num_updates` steps in one loop, which stops at an update that leaves a number that is not finite.
@@ -125,6 +146,41 @@ class Trainer:
 
         return jax.lax.while_loop(goes_on, body, (state, rows))
 
+    def shardings(self) -> RunState:
+        """Where the parts of a state lie, as a prefix of its tree; with a mesh only."""
+        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), _specs(self.mesh, _SPREAD))
+
+    def _init(self, key: jax.Array, warm_start: PyTree | None) -> RunState:
+        learner_key, source_key, run_key = jax.random.split(key, 3)
+        return RunState(
+            learner=self.learner.init(learner_key, self.env.spec, params=warm_start),
+            source=self._source.init(across.own_key(source_key, self._axes), self.learner.policy(), self.params),
+            key=run_key,
+            update=jnp.zeros((), jnp.int32),
+        )
+
+    def _step(self, state: RunState) -> tuple[RunState, Metrics]:
+        learner = self.learner
+        step_key = across.own_key(jax.random.fold_in(state.key, state.update), self._axes)
+        source_key, learner_key = jax.random.split(step_key)
+        agent = learner.agent(state.learner)
+        source, batch, source_metrics = self._source.next(state.source, learner.policy(), agent, self.params, source_key)
+        if self._axes:
+            source_metrics = _of_all_blocks(source_metrics, self._axes)
+        learner_state, learner_metrics = learner.update(state.learner, batch, learner_key)
+        state = RunState(learner_state, source, state.key, state.update + 1)
+        return state, source_metrics | learner_metrics
+
+    def _of_a_block(self, axes: across.Axes) -> "Trainer":
+        """The trainer of one block, which sums over `axes` what concerns all."""
+        pool_size = self.pool_size and self.pool_size // BLOCKS
+        learner = self.learner.replace(axes=axes)
+        return self.replace(num_envs=self.num_envs // BLOCKS, pool_size=pool_size, learner=learner, mesh=None)
+
+    @property
+    def _axes(self) -> across.Axes:
+        return getattr(self.learner, "axes", ())
+
     @property
     def _vector_env(self) -> VectorEnv:
         return VectorEnv(self.env, self.num_envs, self.reset_mode, self.levels, self.pool_size)
@@ -136,6 +192,55 @@ class Trainer:
         if hasattr(self.learner, "teacher"):
             return Demonstrations(self._vector_env, self.num_steps, self.learner.teacher(self.env))
         return OnPolicy(self._vector_env, self.num_steps)
+
+
+_SPREAD = RunState(learner=None, source=0, key=None, update=None)  # the axis of the blocks, None for what they have in common
+
+
+def _in_blocks(mesh: Mesh, function: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:
+    """`function(trainer, *arguments)` of each block's trainer on the devices of a mesh.
+
+    Axes are as for `jax.vmap`, 0 for what a block has of its own and None for what all have in common. What is returned under
+    None must have been summed over all blocks; `jax.vmap` refuses anything else when tracing.
+    """
+    blocks_here = BLOCKS // mesh.size
+    axes = mesh.axis_names if blocks_here == 1 else (*mesh.axis_names, _BLOCK)
+
+    def block(trainer: Trainer, *arguments: PyTree) -> PyTree:
+        return function(trainer._of_a_block(axes), *arguments)
+
+    def only_block(trainer: Trainer, *arguments: PyTree) -> PyTree:
+        """Without the loops over all rows that `jax.vmap` makes of loops over a few."""
+        out = block(trainer, *_on_parts(lambda x: x[0], in_axes, arguments))
+        return _on_parts(lambda x: x[None], out_axes, out)
+
+    every_block = jax.vmap(block, (None, *in_axes), out_axes, axis_name=_BLOCK, axis_size=blocks_here)
+    return jax.shard_map(
+        only_block if blocks_here == 1 else every_block,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), *_specs(mesh, in_axes)),
+        out_specs=_specs(mesh, out_axes),
+        check_vma=False,
+    )
+
+
+def _of_all_blocks(metrics: Metrics, axes: across.Axes) -> Metrics:
+    """A source's metrics are sums over its environments, or means over as many levels as every other block has."""
+    metrics = across.total(metrics, axes)
+    return {name: value / BLOCKS if name in _MEANS else value for name, value in metrics.items()}
+
+
+def _on_parts(change: Callable[[jax.Array], jax.Array], axes: PyTree, tree: PyTree) -> PyTree:
+    """Changes the leaves of a tree in the parts that have an axis of blocks."""
+    return jax.tree.map(lambda axis, part: part if axis is None else jax.tree.map(change, part), axes, tree, is_leaf=_is_none)
+
+
+def _specs(mesh: Mesh, axes: PyTree) -> PyTree:
+    return jax.tree.map(lambda axis: PartitionSpec(*(() if axis is None else mesh.axis_names)), axes, is_leaf=_is_none)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
 
 
 def strong(tree: PyTree) -> PyTree:

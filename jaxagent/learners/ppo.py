@@ -12,7 +12,7 @@ from flax import struct
 
 from jaxagent.learners.common import action_distribution, check_batch, check_fields
 from jaxagent.networks.actor_critic import ActorCritic
-from jaxagent.ops import minibatch, running_stats
+from jaxagent.ops import across, minibatch, running_stats
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
 from jaxagent.ops.optimizer import adam_init, adam_step, anneal
@@ -87,6 +87,7 @@ class PPO:
       normalize_advantage: over what advantages are standardised.
       normalize_observation: whether float observations are standardised by running statistics.
       normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
+      axes: mapped axes that a batch is spread over, where `update` takes a part of it; a `Trainer` with a mesh sets them.
     """
 
     # traced
@@ -114,6 +115,7 @@ class PPO:
     normalize_advantage: Literal["minibatch", "batch", "none"] = struct.field(pytree_node=False, default="minibatch")
     normalize_observation: bool = struct.field(pytree_node=False, default=False)
     normalize_reward: bool = struct.field(pytree_node=False, default=False)
+    axes: across.Axes = struct.field(pytree_node=False, default=())
 
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
@@ -188,7 +190,7 @@ class PPO:
     def update(self, state: PPOState, batch: Batch, key: jax.Array) -> tuple[PPOState, Metrics]:
         """`num_epochs` passes over a batch `[T, B]`, in minibatches drawn anew for each."""
         transition = batch.transition
-        weights = mean_weights(transition.mask)
+        weights = mean_weights(transition.mask, self.axes)
         return_stats, reward = self._normalized_reward(state.return_stats, transition, weights)
         value, next_value = transition.extras["value"], transition.extras["next_value"]
         advantage, target = gae(
@@ -201,18 +203,19 @@ class PPO:
             lambda_=self.gae_lambda,
         )
         if self.normalize_advantage == "batch":
-            advantage = standardize(advantage, weights)
+            advantage = standardize(advantage, weights, self.axes)
         sequences = self._sequences(state, batch, advantage, target)
-        params, optimizer, metrics = one_by_one_on_cpu(PPO._optimize)(self, state, sequences, key)
-        metrics["explained_variance"] = 1.0 - weighted_variance(target - value, weights) / (
-            weighted_variance(target, weights) + 1e-8
+        optimize = PPO._optimize if self.axes else one_by_one_on_cpu(PPO._optimize)  # sums over axes need all lanes at once
+        params, optimizer, metrics = optimize(self, state, sequences, key)
+        metrics["explained_variance"] = 1.0 - weighted_variance(target - value, weights, self.axes) / (
+            weighted_variance(target, weights, self.axes) + 1e-8
         )
-        metrics["value"] = weighted_mean(value, weights)
+        metrics["value"] = weighted_mean(value, weights, self.axes)
         state = PPOState(
             params=params,
             optimizer=optimizer,
             update=state.update + 1,
-            observation_stats=_updated(state.observation_stats, transition.observation, transition.mask),
+            observation_stats=self._updated(state.observation_stats, transition.observation, transition.mask),
             return_stats=return_stats,
         )
         return state, metrics
@@ -224,9 +227,17 @@ class PPO:
         if stats is None:
             return None, transition.reward
         discounted_return = self.gamma * transition.extras["past_return"] + transition.reward
-        stats = running_stats.update(stats, discounted_return, weights, transition.mask.sum(dtype=jnp.float32))
+        num_samples = transition.mask.sum(dtype=jnp.float32)
+        stats = running_stats.update(stats, discounted_return, weights, num_samples, self.axes)
         scaled = transition.reward * jax.lax.rsqrt(stats.variance + 1e-8)
         return stats, jnp.clip(scaled, -_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
+
+    def _updated(self, stats: RunningStats | None, observation: PyTree, mask: jax.Array) -> RunningStats | None:
+        """Statistics with the observations [T, B, ...] of a batch. Those that acted served the update: ratios start at 1."""
+        if stats is None:
+            return None
+        weights, num_samples = mean_weights(mask, self.axes), mask.sum(dtype=jnp.float32)
+        return running_stats.update(stats, observation, weights, num_samples, self.axes)
 
     def _sequences(self, state: PPOState, batch: Batch, advantage: jax.Array, target: jax.Array) -> Sequences:
         """Cuts a batch into N sequences of consecutive steps, each with the memory before its first step."""
@@ -259,7 +270,8 @@ class PPO:
         def step(loop: tuple[PyTree, Any, jax.Array], rows: jax.Array) -> tuple[tuple[PyTree, Any, jax.Array], Metrics]:
             params, optimizer, active = loop
             items = minibatch.take(sequences, rows)
-            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, items, clip_eps, entropy_coef)
+            parts = jax.grad(self._loss, has_aux=True)(params, items, clip_eps, entropy_coef)
+            gradients, metrics = across.total(parts, self.axes)
             stepped_params, stepped_optimizer, metrics["grad_norm"] = adam_step(
                 params,
                 gradients,
@@ -288,15 +300,17 @@ class PPO:
     def _loss(
         self, params: PyTree, items: Sequences, clip_eps: jax.Array | float, entropy_coef: jax.Array | float
     ) -> tuple[jax.Array, Metrics]:
-        """Eq. 9, to be minimised, and its parts."""
+        """Eq. 9, to be minimised, and its parts; where the batch is spread over axes, what to sum over them."""
         memory = items.memory
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
-        weights = mean_weights(items.mask)
+        weights = mean_weights(items.mask, self.axes)
         output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
         _, action_params, value = output
         distribution = action_distribution(self.network, action_params, items.observation)
         log_ratio = distribution.log_prob(items.action) - items.log_prob
-        advantage = standardize(items.advantage, weights) if self.normalize_advantage == "minibatch" else items.advantage
+        advantage = items.advantage
+        if self.normalize_advantage == "minibatch":
+            advantage = standardize(advantage, weights, self.axes)
         if self.value_clip_eps is None:
             value_errors = squared_error(value, items.target)
         else:
@@ -317,10 +331,3 @@ class PPO:
 
 def _normalized(stats: RunningStats | None, observation: PyTree) -> PyTree:
     return observation if stats is None else running_stats.normalize(stats, observation)
-
-
-def _updated(stats: RunningStats | None, observation: PyTree, mask: jax.Array) -> RunningStats | None:
-    """Statistics with the observations [T, B, ...] of a batch. Those that acted served the update: ratios start at 1."""
-    if stats is None:
-        return None
-    return running_stats.update(stats, observation, mean_weights(mask), mask.sum(dtype=jnp.float32))
