@@ -11,7 +11,12 @@ def main() -> None:
         signal.signal(number, lambda received, _: os._exit(128 + received))
     from jaxagent import cli
 
-    sys.exit(cli.main())
+    code = cli.main()
+    if code in (0, 130, 143) or "jaxagent.distributed" not in sys.modules:
+        sys.exit(code)
+    from jaxagent import distributed
+
+    distributed.leave(code)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,6 +39,10 @@ class Train:
       seeds: Train this many seeds side by side, from `seed` on.
       init_from: Run whose network to begin with; the first one's if it trained several seeds.
       track: Also report to tensorboard or wandb, into RUN/tracking/; may be given for each. Needs jaxagent[trackers].
+      devices: How many devices share the environments: 1, 2, 4, 8 or all, which train alike.
+      coordinator: HOST:PORT where process 0 waits for the others if several processes train together, or auto under SLURM.
+      num_processes: How many processes there are.
+      process_id: Which of them this one is, from 0.
     """
 
     config: Positional[Path]
@@ -46,18 +51,28 @@ class Train:
     seeds: int | None = None
     init_from: Path | None = None
     track: Track = ()
+    devices: str | None = None
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
     overrides: Overrides = field(default_factory=dict)
 
     def run(self) -> None:
-        from jaxagent import config, rundir
+        from jaxagent import config, distributed, rundir
 
         trackers.check(self.track)
         origin = self.init_from and self.init_from.resolve()  # the run may be resumed from another directory
         given = {"seed": self.seed, "num_seeds": self.seeds, "init_from": origin}
         top = {name: json.dumps(value, default=str) for name, value in given.items() if value is not None}
-        settings = config.read(self.config, {**top, **self.overrides})
+        if self.coordinator is not None and self.out is None:
+            raise UsageError("--out: expected a directory that all processes see")
+        settings = config.read(self.config, {**top, **_devices(self.devices, self.coordinator), **self.overrides})
+        distributed.initialize(self.coordinator, num_processes=self.num_processes, process_id=self.process_id)
         trainer, schedule = config.build(settings)  # before anything is written
         warm_start = _warm_start(settings, trainer)
+        if not distributed.leads():
+            _fit(settings, trainer, schedule, rundir.RunDir(self.out or Path()), warm_start)
+            return
         path = self.out or rundir.new_path(self.config.stem)
         with rundir.create(path, config=config.resolved_toml(settings)) as run:
             _fit(settings, trainer, schedule, run, warm_start, self.track)
@@ -71,24 +86,37 @@ class Resume:
       directory: The run's directory.
       updates: Updates to reach in all, instead of the number that the run was started with.
       track: As for `train`; goes on with what the run has reported to the same tracker.
+      devices: How many devices to go on with, if the run was trained on a number of them.
+      coordinator: HOST:PORT where process 0 waits for the others if several processes train together, or auto under SLURM.
+      num_processes: How many processes there are.
+      process_id: Which of them this one is, from 0.
     """
 
     directory: Positional[Path]
     updates: int | None = None
     track: Track = ()
+    devices: str | None = None
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
 
     def run(self) -> None:
-        from jaxagent import checkpoint, config, files, rundir
+        from jaxagent import checkpoint, config, distributed, files, rundir
 
         trackers.check(self.track)
-        with rundir.reopen(self.directory) as run:
+        found = rundir.find(self.directory)
+        devices = _devices(self.devices, self.coordinator)
+        if devices and config.read(found.config).rollout.devices is None:
+            raise UsageError(f"{found.config}: train.devices: expected a number to go on with several, got none")
+        distributed.initialize(self.coordinator, num_processes=self.num_processes, process_id=self.process_id)
+        with rundir.reopen(self.directory) if distributed.leads() else nullcontext(found) as run:
             done = max(checkpoint.steps(run.checkpoints), default=0)
             if self.updates is not None and self.updates < done:
                 raise UsageError(f"--updates: expected at least the {done} that are done, got {self.updates}")
-            overrides = {} if self.updates is None else {"train.num_updates": str(self.updates)}
+            overrides = devices | ({} if self.updates is None else {"train.num_updates": str(self.updates)})
             settings = config.read(run.config, overrides)
             trainer, schedule = config.build(settings)
-            if overrides:
+            if overrides and distributed.leads():
                 files.write_atomic(run.config, config.resolved_toml(settings).encode())
             warm_start = None if checkpoint.steps(run.checkpoints) else _warm_start(settings, trainer)
             _fit(settings, trainer, schedule, run, warm_start, self.track)
@@ -529,16 +557,20 @@ BENCHES: dict[str, type] = {
 def _fit(
     settings: "Config", trainer: "Trainer", schedule: "Schedule", run: "RunDir", warm_start: Any, track: Sequence[str]
 ) -> None:
-    from jaxagent import loop, report
+    from jaxagent import distributed, loop, report
 
     program = loop.Program(trainer, schedule, seed=settings.seed, num_seeds=settings.num_seeds)
-    print(f"run {run.path}", file=sys.stderr)
+    leads = distributed.leads()
+    if leads:
+        print(f"run {run.path}", file=sys.stderr)
     try:
-        with trackers.tracking(track, run) as tracked:
+        with distributed.naming_lost_processes(), trackers.tracking(track if leads else (), run) as tracked:
             evaluation = loop.fit(program, schedule, run, warm_start=warm_start, track=tracked)
     except loop.Interrupted as stop:
         print(f"{stop}\ngo on with: jaxagent resume {run.path}", file=sys.stderr)
         raise SystemExit(stop.exit_code) from stop
+    if not leads:
+        return
     report.save_curves(run)
     report.save_episode(_loaded(run.path), run.episode)
     _show(evaluation, as_json=False)
@@ -550,6 +582,12 @@ def _bench_curves(measure: Callable[..., dict[str, Any]], command: BenchSweep | 
     settings = {f.name: getattr(command, f.name) for f in dataclasses.fields(command)}
     as_json = settings.pop("json")
     _show(_usage(lambda: measure(settings.pop("config"), **settings)), as_json=as_json, text=suite.text)
+
+
+def _devices(devices: str | None, coordinator: str | None) -> dict[str, str]:
+    """The setting that `--devices` stands for: all of them unless given, where there are several processes."""
+    chosen = devices or ("all" if coordinator else None)
+    return {} if chosen is None else {"train.devices": chosen}
 
 
 def _warm_start(settings: "Config", trainer: "Trainer") -> Any:

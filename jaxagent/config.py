@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jaxagent import schema
+from jax.sharding import Mesh
+
+from jaxagent import distributed, schema
 from jaxagent.envs import registry
 from jaxagent.envs.vector import LevelSource, ResetMode
 from jaxagent.errors import ConfigError
@@ -59,6 +61,7 @@ class RolloutConfig:
       reset_mode: what follows the end of an episode: `same_step`, `next_step` or `none`.
       levels: where levels come from: a `pool` made anew each rollout, `fresh` ones for each reset, or `fixed` ones.
       pool_size: levels in the pool, as many as environments unless set.
+      devices: 1, 2, 4 or 8 devices that share the environments, or `all`; these all train alike, and otherwise than unset.
     """
 
     num_envs: int = 64
@@ -66,6 +69,7 @@ class RolloutConfig:
     reset_mode: ResetMode = "same_step"
     levels: LevelSource = "pool"
     pool_size: int | None = None
+    devices: distributed.Devices | None = None
 
 
 @dataclass(frozen=True)
@@ -352,8 +356,8 @@ def _caught(path: str, check: Callable[[], Any]) -> list[str]:
 # building ---------------------------------------------------------------------------------------------------------------------
 
 
-def build(config: Config) -> tuple[Trainer, Schedule]:
-    """The run that a config describes.
+def build(config: Config, *, make_mesh: Callable[[distributed.Devices], Mesh] = distributed.mesh) -> tuple[Trainer, Schedule]:
+    """The run that a config describes, on devices of its own or on those that `make_mesh` finds for as many.
 
     Raises:
       ConfigError: values that do not fit each other, or the environment.
@@ -368,14 +372,22 @@ def build(config: Config) -> tuple[Trainer, Schedule]:
 
     env, params = checked("env.", lambda: registry.make(config.env.name, params=config.env.params, **config.env.options))
     network = checked("network.", lambda: actor_critic(env.spec, **config.network))
-    trainer = Trainer(env=env, params=params, learner=learner_type(network=network, **fields), **vars(rollout))
+    sizes = dict(vars(rollout))
+    devices = sizes.pop("devices")
+    if devices is not None:
+        if config.num_seeds > 1:
+            raise ConfigError(f"{config.source}: num_seeds: expected 1 with train.devices, got {config.num_seeds}")
+        sizes["mesh"] = checked("train.", lambda: make_mesh(devices))
+    trainer = Trainer(env=env, params=params, learner=learner_type(network=network, **fields), **sizes)
     checked("train.", trainer.validate)
     return trainer, config.schedule
 
 
 def _field_path(path: str, message: str, config: Config) -> str:
     """The message below the table that holds the field that it begins with, `path` if none does."""
-    field = message.partition(":")[0]
+    field, colon, rest = message.partition(":")
+    if field == "mesh":
+        field, message = "devices", f"devices{colon}{rest}"
     tables = {
         "train.": vars(config.rollout),
         "learner.": config.learner.fields,

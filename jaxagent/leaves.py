@@ -129,11 +129,12 @@ def from_host(leaves: Sequence[Leaf], arrays: Sequence[np.ndarray], like: PyTree
 def _place(leaf: Leaf, array: np.ndarray, like: Any) -> Any:
     if isinstance(like, np.ndarray | np.generic):
         return array
-    placed = jnp.array(array)  # a copy, since the caller may donate it
-    if leaf.key_impl is not None:
-        placed = jax.random.wrap_key_data(placed, impl=leaf.key_impl)
     sharding = getattr(like, "sharding", None)
-    return placed if sharding is None or len(sharding.device_set) == 1 else jax.device_put(placed, sharding)
+    if sharding is None or len(sharding.device_set) == 1:
+        placed = jnp.array(array)  # a copy, since the caller may donate it
+    else:
+        placed = jax.make_array_from_callback(array.shape, sharding, lambda part: np.array(array[part]))
+    return placed if leaf.key_impl is None else jax.random.wrap_key_data(placed, impl=leaf.key_impl)
 
 
 def raw(array: np.ndarray) -> memoryview:

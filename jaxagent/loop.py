@@ -5,20 +5,23 @@ killed goes on from its last checkpoint as if nothing had happened.
 """
 
 import logging
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxagent import checkpoint, evaluation, metrics
+from jaxagent import checkpoint, distributed, evaluation, metrics
 from jaxagent.errors import CheckpointError, JaxagentError
 from jaxagent.files import write_json
 from jaxagent.finite import first_nonfinite
@@ -74,13 +77,18 @@ class Interrupted(BaseException):
 class Program:
     """The compiled parts of a run, for one seed or several side by side.
 
-    With several seeds every leaf of the state and of what is returned has a leading axis, one entry a seed.
+    With several seeds every leaf of the state and of what is returned has a leading axis, one entry a seed; on a mesh there is
+    one seed.
     """
 
     def __init__(self, trainer: Trainer, schedule: Schedule, *, seed: int, num_seeds: int = 1) -> None:
         self.trainer = strong(trainer)
+        if trainer.mesh is not None:
+            self.trainer = jax.device_get(self.trainer)  # to go to any device
+            everywhere = NamedSharding(trainer.mesh, PartitionSpec())
+            self._gather = jax.jit(lambda state: state, out_shardings=everywhere)
         self._capacity, self._num_episodes = schedule.segment, schedule.eval_episodes
-        self._seeds = jnp.arange(seed, seed + num_seeds) if num_seeds > 1 else jnp.int32(seed)
+        self._seeds = jnp.arange(seed, seed + num_seeds) if num_seeds > 1 else np.int32(seed)
         self._over_seeds = jax.vmap if num_seeds > 1 else lambda function: function
         self._init = jax.jit(self._init_all)
         self._segment = jax.jit(self._segment_all, donate_argnums=1)
@@ -92,16 +100,30 @@ class Program:
 
     def shapes(self) -> RunState:
         """The structure of a state, without making one."""
-        return jax.eval_shape(self._init_all, self.trainer, None)
+        shapes = jax.eval_shape(self._init_all, self.trainer, None)
+        if self.trainer.mesh is None:
+            return shapes
+
+        def placed(sharding: NamedSharding, part: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: leaf.update(sharding=sharding), part)
+
+        return jax.tree.map(placed, self.trainer.shardings(), shapes)
 
     def segment(self, state: RunState, count: int) -> tuple[RunState, Metrics]:
         """Up to `count` updates (see `Trainer.run`). The state given is used up; metrics are `[..., capacity]` on the host."""
-        state, rows = self._segment(self.trainer, state, jnp.int32(count))
+        state, rows = self._segment(self.trainer, state, np.int32(count))
         return state, jax.device_get(rows)
 
+    def whole(self, state: RunState) -> RunState:
+        """A state that this process can read all of. All processes must call it."""
+        return state if jax.process_count() == 1 else self._gather(state)
+
     def evaluate(self, state: RunState) -> evaluation.EpisodeResults:
-        """Greedy episodes on levels that training does not draw: the same ones every time."""
-        return jax.device_get(self._evaluate(self.trainer, state))
+        """Greedy episodes on levels that training does not draw: the same ones every time, on one device."""
+        learner = state.learner
+        if self.trainer.mesh is not None:
+            learner = jax.tree.map(lambda leaf: leaf.addressable_data(0), learner)
+        return jax.device_get(self._evaluate(self.trainer, learner))
 
     def _init_all(self, trainer: Trainer, warm_start: PyTree | None) -> RunState:
         return self._over_seeds(lambda seed: trainer.init(jax.random.key(seed), warm_start=warm_start))(self._seeds)
@@ -109,14 +131,14 @@ class Program:
     def _segment_all(self, trainer: Trainer, state: RunState, count: jax.Array) -> tuple[RunState, Metrics]:
         return self._over_seeds(lambda one: trainer.run(one, count, capacity=self._capacity))(state)
 
-    def _evaluate_all(self, trainer: Trainer, state: RunState) -> evaluation.EpisodeResults:
+    def _evaluate_all(self, trainer: Trainer, learner: PyTree) -> evaluation.EpisodeResults:
         policy = trainer.learner.policy(greedy=True)
 
         def play(learner: PyTree, seed: jax.Array) -> evaluation.EpisodeResults:
             agent, key = trainer.learner.agent(learner), evaluation_key(seed)
             return evaluation.evaluate(trainer.env, trainer.params, policy, agent, key, num_episodes=self._num_episodes)
 
-        return self._over_seeds(play)(state.learner, self._seeds)
+        return self._over_seeds(play)(learner, self._seeds)
 
 
 def evaluation_key(seed: jax.Array | int) -> jax.Array:
@@ -130,19 +152,24 @@ def fit(
     """Trains to `schedule.num_updates`, from the newest checkpoint in the run's directory if there is one.
 
     The caller holds the directory's lock. `track` is called with each update that ends a segment, and its metrics row. Returns
-    the last evaluation, which is in `eval.json` too.
+    the last evaluation, which is in `eval.json` too. Of several processes the leader alone evaluates and writes; to the others
+    an empty one is returned.
 
     Raises:
       Interrupted: SIGINT or SIGTERM; the checkpoint is saved.
       JaxagentError: the numbers of a seed were no longer finite. The last sound checkpoint is kept.
       CheckpointError, ResourceError: see `checkpoint`.
     """
+    leads = distributed.leads()
     state, env_steps = _start(program, schedule, run, warm_start)
     update, result, failures = int(np.max(state.update)), None, dict[int, str]()
+    if len(set(distributed.from_all(update))) > 1:
+        raise CheckpointError(f"{run.checkpoints}: the processes do not see the same checkpoints")
     with (
-        Progress(schedule.num_updates, start=update) as progress,
-        deferred_signals(progress) as signals,
-        metrics.MetricsLog(run.metrics) as log,
+        open(os.devnull, "w") as nowhere,
+        Progress(schedule.num_updates, start=update, stream=None if leads else nowhere) as progress,
+        deferred_signals(progress) as received,
+        metrics.MetricsLog(run.metrics if leads else Path(os.devnull)) as log,
     ):
         while update < schedule.num_updates:
             began, count = time.monotonic(), schedule.next_stop(update) - update
@@ -151,24 +178,29 @@ def fit(
             _note_failures(state, update, failures, progress)
             row = summarise(rows, count)
             env_steps = env_steps + rows["env_steps"].sum(-1, dtype=np.int64)
-            if schedule.is_due(schedule.eval_every, update):
+            if leads and schedule.is_due(schedule.eval_every, update):
                 row["eval"] = result = _evaluation(program, state)
             timing = {"seconds": time.monotonic() - began, "time": time.time()}
             log.append(update, {"env_steps": env_steps, **row}, timing=timing)
             if track is not None:
                 track(update, {"env_steps": env_steps, **row})
             progress.report(update, env_steps=int(np.sum(env_steps)), values=_headline(row))
-            if schedule.is_due(schedule.checkpoint_every, update) or signals:
-                log.sync()
-                checkpoint.save(
-                    run.checkpoints,
-                    update,
-                    {"trainer": program.trainer, "state": state},
-                    metadata={"env_steps": np.asarray(env_steps).tolist()},
-                    keep=schedule.keep,
-                )
-            if signals:
-                raise Interrupted(signals[0], f" after update {update}; the checkpoint is saved")
+            signal_number = max(distributed.from_all(received[0] if received else 0))
+            if schedule.is_due(schedule.checkpoint_every, update) or signal_number:
+                whole = program.whole(state)
+                if leads:
+                    log.sync()
+                    checkpoint.save(
+                        run.checkpoints,
+                        update,
+                        {"trainer": program.trainer, "state": whole},
+                        metadata={"env_steps": np.asarray(env_steps).tolist()},
+                        keep=schedule.keep,
+                    )
+            if signal_number:
+                raise Interrupted(signal_number, f" after update {update}; the checkpoint is saved")
+    if not leads:
+        return {}
     result = result or _evaluation(program, state)
     write_json(run.evaluation, {"update": update, **result})
     if failures:
@@ -178,6 +210,7 @@ def fit(
 
 def _start(program: Program, schedule: Schedule, run: RunDir, warm_start: PyTree | None) -> tuple[RunState, np.ndarray]:
     """The state to go on from and the environment steps that led to it; cuts off what lies beyond it in the run's directory."""
+    leads = distributed.leads()
     if not checkpoint.steps(run.checkpoints):
         logged = metrics.read(run.metrics) if run.metrics.exists() else []
         first = schedule.checkpoint_every or schedule.num_updates
@@ -185,11 +218,13 @@ def _start(program: Program, schedule: Schedule, run: RunDir, warm_start: PyTree
             raise CheckpointError(f"no checkpoint in {run.checkpoints}, although the run came beyond its first")
         if run.metrics.exists():
             _log.warning("%s has no checkpoint yet: it starts again at update 0", run.path)
-        metrics.truncate_after(run.metrics, 0)
+        if leads:
+            metrics.truncate_after(run.metrics, 0)
         return program.init(warm_start), np.zeros((), np.int64)
     restored = checkpoint.restore(run.checkpoints, {"trainer": program.trainer, "state": program.shapes()})
-    metrics.truncate_after(run.metrics, restored.step)
-    checkpoint.discard_after(run.checkpoints, restored.step)
+    if leads:
+        metrics.truncate_after(run.metrics, restored.step)
+        checkpoint.discard_after(run.checkpoints, restored.step)
     program.trainer = restored.tree["trainer"]
     return restored.tree["state"], np.asarray(restored.metadata["env_steps"], np.int64)
 

@@ -5,7 +5,9 @@ minibatches of its own. A device holds several blocks side by side, or one. Sinc
 devices, so is what they learn, but for the order in which floats are added.
 """
 
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -147,8 +149,9 @@ class Trainer:
         return jax.lax.while_loop(goes_on, body, (state, rows))
 
     def shardings(self) -> RunState:
-        """Where the parts of a state lie, as a prefix of its tree; with a mesh only."""
-        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), _specs(self.mesh, _SPREAD))
+        """Where the parts of a state lie, as a prefix of its tree. Only with a mesh."""
+        assert self.mesh is not None
+        return jax.tree.map(partial(NamedSharding, self.mesh), _specs(self.mesh, _SPREAD))
 
     def _init(self, key: jax.Array, warm_start: PyTree | None) -> RunState:
         learner_key, source_key, run_key = jax.random.split(key, 3)
@@ -175,7 +178,7 @@ class Trainer:
         """The trainer of one block, which sums over `axes` what concerns all."""
         pool_size = self.pool_size and self.pool_size // BLOCKS
         learner = self.learner.replace(axes=axes)
-        return self.replace(num_envs=self.num_envs // BLOCKS, pool_size=pool_size, learner=learner, mesh=None)
+        return dataclasses.replace(self, num_envs=self.num_envs // BLOCKS, pool_size=pool_size, learner=learner, mesh=None)
 
     @property
     def _axes(self) -> across.Axes:
@@ -194,7 +197,7 @@ class Trainer:
         return OnPolicy(self._vector_env, self.num_steps)
 
 
-_SPREAD = RunState(learner=None, source=0, key=None, update=None)  # the axis of the blocks, None for what they have in common
+_SPREAD: Any = RunState(None, 0, None, None)  # type: ignore[arg-type]  # the axis of the blocks; None for what they share
 
 
 def _in_blocks(mesh: Mesh, function: Callable[..., Any], in_axes: PyTree, out_axes: PyTree) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagent import checkpoint, config
+from jaxagent import checkpoint, config, distributed
 from jaxagent.envs.base import Environment
 from jaxagent.errors import UsageError
 from jaxagent.loop import Program
@@ -39,7 +39,7 @@ def load(run: str | Path, *, step: int | None = None, seed_index: int = 0) -> Lo
     settings = config.read(directory.config)
     if not 0 <= seed_index < settings.num_seeds:
         raise UsageError(f"seed_index: expected 0 <= seed_index < {settings.num_seeds}, got {seed_index}")
-    trainer, schedule = config.build(settings)
+    trainer, schedule = config.build(settings, make_mesh=lambda _: distributed.local_mesh())
     program = Program(trainer, schedule, seed=settings.seed, num_seeds=settings.num_seeds)
     like = {"trainer": program.trainer, "state": program.shapes()}
     restored = checkpoint.restore(directory.checkpoints, like, step=step).tree

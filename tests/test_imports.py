@@ -15,7 +15,7 @@ ROOT = Path(jaxagent.__file__).parent
 LAYERS = (
     {"types", "errors"},
     {"files"},
-    {"leaves", "provenance", "progress", "schema"},
+    {"leaves", "provenance", "progress", "schema", "distributed"},
     {"finite"},
     {"ops", "checkpoint", "metrics", "rundir", "statistics"},
     {"trackers"},

@@ -30,9 +30,7 @@ def init(sample: PyTree) -> RunningStats:
     return RunningStats(jnp.zeros((), jnp.float32), full(0.0), full(1.0))
 
 
-def update(
-    stats: RunningStats, batch: PyTree, weights: jax.Array, num_samples: jax.Array, axes: Axes = ()
-) -> RunningStats:
+def update(stats: RunningStats, batch: PyTree, weights: jax.Array, num_samples: jax.Array, axes: Axes = ()) -> RunningStats:
     """Adds a batch (Chan, Golub and LeVeque 1979: merging the moments of two sets).
 
     Args:
