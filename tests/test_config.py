@@ -223,7 +223,7 @@ def test_defaults_are_filled_in() -> None:
     settings = parse(tomllib.loads(BASE), "run.toml")
     assert settings.seed == 3
     assert settings.env.options["obs"] == "packed"
-    assert settings.learner.fields.keys() | {"network"} == {name for name in LEARNERS["ppo"].__dataclass_fields__}
+    assert settings.learner.fields.keys() | {"network", "axes"} == {name for name in LEARNERS["ppo"].__dataclass_fields__}
     assert settings.network["hidden"] == (8,)  # static under jit, so hashable
     assert settings.schedule.num_updates == 3
     assert settings.rollout.levels == "pool"

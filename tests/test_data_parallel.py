@@ -6,6 +6,8 @@ compared up to the order in which they are added, which depends on the number of
 
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -21,13 +23,14 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxagent as ja
-from jaxagent import checkpoint, config, distributed, loop, metrics
+from jaxagent import checkpoint, cli, commands, config, distributed, loop, metrics
 from jaxagent.errors import ConfigError, UsageError
 from jaxagent.ops.masked import mean_weights, standardize
 from jaxagent.rundir import RunDir
 from jaxagent.sources import OnPolicy
 from jaxagent.train import BLOCKS
 
+MANUAL = (Path(__file__).parent.parent / "docs" / "data_parallel.md").read_text()
 SECONDS = 250  # that a child may take; it takes ten once all is compiled
 CONFIG = """
 env.name = "CartPole-v1"
@@ -162,6 +165,21 @@ def test_how_processes_meet_is_checked(arguments, message):
     coordinator, num_processes, process_id = arguments
     with pytest.raises(UsageError, match=message):
         distributed.initialize(coordinator, num_processes=num_processes, process_id=process_id)
+
+
+@pytest.mark.fast
+def test_the_commands_of_the_manual_are_known():
+    calls = re.findall(r"jaxagent ((?:train|resume) [^\n`&]*)", MANUAL)
+    assert len(calls) >= 7
+    for call in calls:
+        assert type(cli.parse(shlex.split(call))) in (commands.Train, commands.Resume)
+
+
+def test_the_python_of_the_manual_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", MANUAL, re.DOTALL)
+    found = {}
+    exec(code, found)
+    assert found["metrics"]["env_steps"].tolist() == [2048, 2048]
 
 
 # on several devices -----------------------------------------------------------------------------------------------------------
