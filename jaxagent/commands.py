@@ -71,7 +71,7 @@ class Train:
         trainer, schedule = config.build(settings)  # before anything is written
         warm_start = _warm_start(settings, trainer)
         if not distributed.leads():
-            _fit(settings, trainer, schedule, rundir.RunDir(self.out or Path()), warm_start)
+            _fit(settings, trainer, schedule, rundir.RunDir(self.out or Path()), warm_start, ())
             return
         path = self.out or rundir.new_path(self.config.stem)
         with rundir.create(path, config=config.resolved_toml(settings)) as run:

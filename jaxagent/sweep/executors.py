@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -370,7 +371,8 @@ def chosen(name: str, *, workers: int | None, address: str | None, devices: int 
             raise UsageError(f"--{option}: not an option of --executor {name}, which takes {', '.join(sorted(takes))}")
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if name == "local":
-        jax.config.update("jax_num_cpu_devices", devices or processors)
+        with suppress(RuntimeError):  # called from Python, after a backend has started: with the devices that it has
+            jax.config.update("jax_num_cpu_devices", devices or processors)
         if devices is not None and not 1 <= devices <= jax.local_device_count():
             raise UsageError(f"--devices: expected 1 to {jax.local_device_count()}, got {devices}")
         return InProcess
