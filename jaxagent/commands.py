@@ -257,21 +257,29 @@ class Report:
       out: HTML file to write; report.html in the first directory unless given.
       json: Print one JSON object instead, with the same content; the page is written only if --out is given.
       png: Directory to save the figures in.
+      csv: File to write a sweep's ledger to, a row for each rung that a lane came to.
     """
 
     directories: Positional[tuple[Path, ...]]
     out: Path | None = None
     json: bool = False
     png: Path | None = None
+    csv: Path | None = None
 
     def run(self) -> None:
         from jaxagent.report import analysis, figures, page, study
+        from jaxagent.sweep import ledger
 
         if not self.directories:
             raise UsageError("expected the directory of a sweep, or those of runs")
-        if self.out is not None and not self.out.parent.is_dir():
-            raise UsageError(f"--out: {self.out.parent} is no directory")
+        for option, file in (("--out", self.out), ("--csv", self.csv)):
+            if file is not None and not file.parent.is_dir():
+                raise UsageError(f"{option}: {file.parent} is no directory")
         read = study.read(self.directories)
+        if self.csv is not None:
+            if read.kind != "sweep":
+                raise UsageError("--csv: expected a sweep's directory, since runs have no ledger")
+            ledger.export_csv(self.directories[0], self.csv)
         found = analysis.analyse(read)
         if self.png is not None:
             figures.save_png(read, found, self.png)

@@ -1,5 +1,7 @@
 """Lanes, chunks and the driver, on small agents: what a sweep trains, once each, and to the same bits."""
 
+import csv
+import os
 import random
 import subprocess
 import sys
@@ -219,6 +221,29 @@ def test_a_full_disk_keeps_the_ledger(tmp_path):
     assert (tmp_path / "out" / ledger.LEDGER).read_bytes() == _undisturbed(tmp_path, path)
 
 
+def test_damaged_entries_of_the_compilation_cache_change_nothing(tmp_path):
+    path, cache = sweeps.write(tmp_path, "samples = 2\nrungs = 1\nwidth = 2"), tmp_path / "cache"
+    env = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    _finish(_sweep(path, tmp_path / "first", env))
+    entries = [entry for entry in cache.rglob("*-cache") if entry.is_file()]
+    assert len(entries) > 3
+    for number, entry in enumerate(entries):
+        content = entry.read_bytes()
+        entry.write_bytes(b"" if number % 2 else content[: len(content) // 2])
+    _finish(_sweep(path, tmp_path / "again", env))
+    ledgers = [(tmp_path / name / ledger.LEDGER).read_bytes() for name in ("first", "again")]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_export(whole, tmp_path):
+    directory, rows = whole
+    ledger.export_csv(directory, tmp_path / "ledger.csv")
+    with open(tmp_path / "ledger.csv") as file:
+        read = list(csv.DictReader(file))
+    assert [row["trial"] for row in read] == [row["trial"] for row in rows]
+    assert [float(row["learner.lr"]) for row in read] == [row["learner.lr"] for row in rows]
+
+
 @pytest.mark.timeout(900)
 def test_ten_kills_leave_an_equal_ledger(tmp_path):
     path = sweeps.write(
@@ -246,8 +271,9 @@ def test_ten_kills_leave_an_equal_ledger(tmp_path):
     assert (out / ledger.LEDGER).read_bytes() == expected
 
 
-def _sweep(path, out) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "jaxagent", "sweep", path, "--out", out], stderr=subprocess.PIPE)
+def _sweep(path, out, env=None) -> subprocess.Popen:
+    command = [sys.executable, "-m", "jaxagent", "sweep", path, "--out", out]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
 
 
 def _finish(process: subprocess.Popen) -> None:

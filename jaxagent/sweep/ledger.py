@@ -97,6 +97,21 @@ def read(directory: Path) -> "pa.Table":
     return table
 
 
+def export_csv(directory: Path, path: Path) -> None:
+    """Writes the ledger as CSV.
+
+    Raises:
+      DataError: see `read`.
+      ResourceError: the disk is full or refuses.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    sink = pa.BufferOutputStream()
+    csv.write_csv(read(directory), sink)
+    write_atomic(path, bytes(sink.getvalue()))
+
+
 def settings_of(table: "pa.Table") -> list[str]:
     """The names of the columns that are settings."""
     return list(json.loads(table.schema.metadata[b"settings"]))
