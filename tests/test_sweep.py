@@ -201,7 +201,7 @@ def test_out_of_memory_halves_the_width(tmp_path, monkeypatch, capsys):
 
 def test_damaged_and_foreign_directories(whole, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds no sweep"):
+    with pytest.raises(UsageError, match="holds no sweep, but notes.txt"):
         _run(tmp_path)
     directory = tmp_path / "damaged"
     _copy(whole[0], directory)

@@ -103,6 +103,8 @@ WRONG = [
     ({"sampler": "tpe", "scheduler": "halving"}, {}, {}, "sweep.sampler: tpe learns from trials that were trained to the end"),
     ({}, {"seed": {"grid": [1, 2]}}, {}, "seed: cannot be varied; sweep.seeds says how many"),
     ({}, {}, {"learner.lr": 0.1}, "fixed.learner.lr: varied in space as well"),
+    ({}, {}, {"train.devices": 2}, "train.devices: not for sweeps"),
+    ({}, {"init_from": {"grid": ["runs/a"]}}, {}, "init_from: not for sweeps"),
     ({"samples": 100_000, "seeds": 2}, {}, {}, "sweep: expected at most 100000 lanes, got 200000"),
 ]
 
@@ -113,6 +115,13 @@ def test_wrong_specs(plan, space, fixed, message):
         sweeps.sweep(plan, space or sweeps.LR, fixed)
     assert message in str(error.value) and str(error.value).startswith("sweep.toml: ")
     assert len(str(error.value).splitlines()) <= 5
+
+
+@pytest.mark.parametrize(("table", "setting"), [("train", {"devices": 2}), (None, {"init_from": "runs/a"})])
+def test_bases_that_sweeps_cannot_vary(table, setting):
+    base = sweeps.BASE | ({table: sweeps.BASE[table] | setting} if table else setting)
+    with pytest.raises(ConfigError, match="^base.toml: .*not for sweeps"):
+        spec.parse({"base": "base.toml", "space": sweeps.LR}, "sweep.toml", lambda _: base)
 
 
 def test_a_trial_that_cannot_be_built_names_its_setting():

@@ -45,18 +45,19 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
       DataError: its ledger is damaged.
       ResourceError: the disk is full or refuses.
     """
-    if directory.exists() and not (directory / SPEC).exists() and any(name.name != "lock" for name in directory.iterdir()):
-        raise UsageError(f"{directory} is not empty, and holds no sweep\nchoose another directory with --out")
     with disk_errors(directory, 0):
         directory.mkdir(parents=True, exist_ok=True)
+        foreign = [path.name for path in directory.iterdir() if path.name != "lock" and not path.name.startswith(".")]
+    if foreign and not (directory / SPEC).exists():
+        raise UsageError(f"{directory} holds no sweep, but {min(foreign)}\nchoose another directory with --out")
     with rundir.lock(directory):
         remove_litter(directory)
         remove_litter(directory / ledger.CURVES)
         if (directory / SPEC).exists():
             _check_continues(sweep, spec.from_resolved((directory / SPEC).read_text(), str(directory / SPEC)), directory)
         rows = ledger.read_rows(directory)
+        write_atomic(directory / SPEC, spec.resolved_toml(sweep).encode())  # the first: it makes the directory a sweep's
         write_json(directory / ENV, [*rundir.earlier_starts(directory / ENV), provenance.describe(argv)])
-        write_atomic(directory / SPEC, spec.resolved_toml(sweep).encode())
         yield rows
 
 
@@ -129,13 +130,13 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
                     continue
                 running.remove(chunk)
                 rows += found
-                done = sum(board.updates_of(row) for row in rows)
-                report(0)
                 ledger.write(directory, rows, board.setting_names)
                 if board.sweep.plan.optuna is not None:
                     optuna_study.mirror(board.sweep, board.told())
                 for unneeded in board.unneeded(directory, running):
                     forget(directory, unneeded)
+                done = sum(board.updates_of(row) for row in rows)
+                report(0)
 
 
 class Board:

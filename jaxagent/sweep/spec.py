@@ -233,7 +233,10 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
     config.refuse(source, [*schema.problems(plan_table, plan_schema(), "sweep."), *_plan_problems(plan_table)])
     plan = Plan(**schema.completed(plan_table, plan_schema()))
     base = load(Path(source).parent / document["base"])
-    config.parse(base, document["base"])
+    devices = config.parse(base, document["base"]).rollout.devices
+    if devices is not None or "init_from" in base:
+        name = "init_from" if devices is None else "train.devices"
+        config.refuse(document["base"], [f"{name}: not for sweeps, whose lanes begin anew, on one device each"])
     fixed, axes = _flat(document.get("fixed", {})), _flat(document["space"], until=_is_axis)
     budget = {f"train.{name}": getattr(plan, name) for name in _BUDGETS if getattr(plan, name) is not None}
     config.refuse(source, _setting_problems(fixed, axes, budget))
@@ -288,7 +291,9 @@ def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget:
         where = "fixed" if name in fixed else "space"
         other = f", which sweep.{next(iter(budget)).partition('.')[2]} contradicts" if budget else ""
         found.append(f"{where}.{name}: expected the budget in the table sweep{other}")
-    for name in sorted({"seed", "num_seeds", "init_from"} & (fixed.keys() | axes.keys())):
+    for name in sorted({"init_from", "train.devices"} & (fixed.keys() | axes.keys())):
+        found.append(f"{name}: not for sweeps, whose lanes begin anew, on one device each")
+    for name in sorted({"seed", "num_seeds"} & (fixed.keys() | axes.keys())):
         found.append(f"{name}: cannot be varied; sweep.seeds says how many seeds a trial has")
     for name, table in axes.items():
         found += _axis_problems(f"space.{name}", table)
