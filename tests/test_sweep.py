@@ -19,6 +19,7 @@ from jaxagent.sweep import driver, lanes, ledger, spec
 from jaxagent.sweep.chunks import Runner
 from jaxagent.sweep.scheduling import Chunk
 
+pytestmark = pytest.mark.timeout(600)
 WIDTH = 4
 LRS = (1e-3, 3e-3, 1e-2, 3e-2)
 

@@ -5,6 +5,7 @@ call of `num_updates` updates, then timed calls of as many, each going on from t
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -93,7 +94,13 @@ def measure_rejax(case: Case) -> Record:
 
 
 def measure_jaxagent(case: Case) -> Record:
-    """`jaxagent.bench.bench_train`. The evaluated agent is that of one run as long as all calls together."""
+    """`jaxagent.bench.bench_train`, lanes split over the processors as `jaxagent sweep` does.
+
+    The evaluated agent is that of one run as long as all calls together.
+    """
+    processors = len(os.sched_getaffinity(0))
+    devices = processors if case.lanes % processors == 0 else 1
+    jax.config.update("jax_num_cpu_devices", devices)
     from jaxagent.bench import bench_train
     from jaxagent.envs import registry
     from jaxagent.evaluation import evaluate
@@ -125,7 +132,7 @@ def measure_jaxagent(case: Case) -> Record:
         return evaluate(env, params, learner.policy(), agent, eval_key, num_episodes=EPISODES).total_reward.mean()
 
     result = float(final_return(jax.random.key(case.seed))) if case.evaluate else None
-    settings = {"lanes": case.lanes, "num_updates": case.num_updates, "repeats": case.repeats, "seed": case.seed}
+    settings = {"lanes": case.lanes, "devices": devices, "num_updates": case.num_updates, "repeats": case.repeats, "seed": case.seed}
     return bench_train(trainer, **settings) | {"final_return": result}
 
 
