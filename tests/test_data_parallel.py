@@ -78,10 +78,14 @@ def _assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 def test_an_update_of_eight_blocks_is_that_of_the_whole_batch():
     trainer = _trainer(None)
     ppo = trainer.learner.replace(num_minibatches=1)
-    state = trainer.init(jax.random.key(0))
-    _, batch, _ = OnPolicy(trainer._vector_env, trainer.num_steps).next(
-        state.source, ppo.policy(), ppo.agent(state.learner), trainer.params, jax.random.key(1)
-    )
+    source = OnPolicy(trainer._vector_env, trainer.num_steps)
+
+    @jax.jit
+    def play(key):
+        state = trainer.init(key)
+        return state, source.next(state.source, ppo.policy(), ppo.agent(state.learner), trainer.params, key)[1]
+
+    state, batch = play(jax.random.key(0))
     mask = batch.transition.mask.at[8:, :5].set(False)  # some blocks count for less than others
     batch = batch._replace(transition=batch.transition._replace(mask=mask))
 
