@@ -132,7 +132,13 @@ def measure_jaxagent(case: Case) -> Record:
         return evaluate(env, params, learner.policy(), agent, eval_key, num_episodes=EPISODES).total_reward.mean()
 
     result = float(final_return(jax.random.key(case.seed))) if case.evaluate else None
-    settings = {"lanes": case.lanes, "devices": devices, "num_updates": case.num_updates, "repeats": case.repeats, "seed": case.seed}
+    settings = {
+        "lanes": case.lanes,
+        "devices": devices,
+        "num_updates": case.num_updates,
+        "repeats": case.repeats,
+        "seed": case.seed,
+    }
     return bench_train(trainer, **settings) | {"final_return": result}
 
 
