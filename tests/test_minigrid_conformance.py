@@ -402,6 +402,8 @@ class Hasty(MiniGridEnv):
         (lambda source: setattr(source.grid.get(2, 1), "color", "pink"), "got one that raises KeyError"),
         (lambda source: source.grid.set(1, 1, "key"), "got one that raises AttributeError"),
         (lambda source: source.grid.grid.pop(), "grid: expected 9 x 7 cells"),
+        (lambda source: source.grid.set(4, 0, None), r"expected walls around the agent, who can leave it at \(4, 0\)"),
+        (lambda source: source.grid.set(8, 3, objects.Key("red")), r"who can leave it at \(8, 3\)"),
         (lambda source: setattr(source, "carrying", source.grid.get(2, 1)), "in two places"),
         (lambda source: setattr(source, "carrying", objects.Wall()), "carrying: expected a key, ball or box, got a wall"),
     ],

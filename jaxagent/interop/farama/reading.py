@@ -79,9 +79,29 @@ def _check(source: Any) -> None:
     inside = x in range(1, width - 1) and y in range(1, height - 1)
     if not (inside and source.agent_dir in range(4)):
         raise ValueError(f"agent: expected a cell inside the walls and a direction 0 - 3, got ({x}, {y}), {source.agent_dir}")
+    if (hole := _hole(source)) is not None:
+        raise ValueError(f"grid: expected walls around the agent, who can leave it at {hole}")
     for name, least in (("step_count", 0), ("max_steps", 1)):
         if not least <= getattr(source, name) < 2**31:
             raise ValueError(f"{name}: expected {least} to 2^31 - 1, got {getattr(source, name)}")
+
+
+def _hole(source: Any) -> tuple[int, int] | None:
+    """A cell of the border that no wall keeps the agent from, whatever else is in the way; some levels have doors there."""
+    reached = {(int(source.agent_pos[0]), int(source.agent_pos[1]))}
+    ahead = list(reached)
+    while ahead:
+        x, y = ahead.pop()
+        if x in (0, source.width - 1) or y in (0, source.height - 1):
+            if getattr(source.grid.get(x, y), "type", None) == "door":
+                continue
+            return x, y
+        for cell in {(x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)} - reached:
+            found = source.grid.get(*cell)
+            if found is None or found.type != "wall":
+                reached.add(cell)
+                ahead.append(cell)
+    return None
 
 
 def _owner(source: Any, method: str) -> str:
