@@ -45,7 +45,7 @@ def train(config: Path, seed: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("configs", nargs="*", type=Path, default=sorted((ROOT / "configs").glob("*.toml")))
+    parser.add_argument("configs", nargs="*", type=Path, default=sorted((ROOT / "configs").glob("[!s]*.toml")))  # no sweeps
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--name", default="learning")
     arguments = parser.parse_args()

@@ -183,6 +183,19 @@ def test_failed_lanes_are_told_and_cost_no_further_rung(tmp_path):
     assert failed["status"] == "failed" and "is not finite after update" in failed["reason"] and failed["objective"] is None
 
 
+def test_population_based_training_goes_on_from_another_member(tmp_path):
+    rows = _run(tmp_path, scheduler="pbt", seeds=1, samples=5, rungs=3, num_updates=6, width=5)
+    last = {row["trial"]: row for row in rows if row["status"] == "done"}
+    assert len(rows) == 15 and len(last) == 5
+    taken_over = [row for row in rows if row["parent"] is not None]
+    assert {row["rung"] for row in taken_over} == {1, 2} and len(taken_over) == 2
+    for row in taken_over:
+        (source,) = [other for other in rows if other["trial"] == row["parent"] and other["rung"] == row["rung"] - 1]
+        factor = row["learner.lr"] / source["learner.lr"]
+        assert min(abs(factor - known) for known in (0.8, 1.2)) < 1e-6 or row["learner.lr"] in (1e-4, 1e-1)
+        assert source["objective"] == max(other["objective"] for other in rows if other["rung"] == source["rung"])
+
+
 def test_out_of_memory_halves_the_width(tmp_path, monkeypatch, capsys):
     run = Runner.run
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,14 @@ from jaxagent.errors import ConfigError
 from jaxagent.sweep import spec
 
 pytestmark = pytest.mark.fast
+SPECS = sorted((Path(__file__).parent.parent / "configs").glob("sweep_*.toml"))
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_shipped_specs(path):
+    sweep = spec.read(path)
+    trials = [sweep.trial(settings) for settings in sweep.settings()]
+    assert len({trial.id for trial in trials}) == len(trials) > 50
 
 
 def test_grids_are_crossed_lists_advance_together_and_each_is_sampled():
