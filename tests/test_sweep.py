@@ -250,7 +250,8 @@ def test_damaged_entries_of_the_compilation_cache_change_nothing(tmp_path):
 
 
 def test_export(whole, tmp_path):
-    directory, rows = whole
+    directory, _ = whole
+    rows = ledger.read_rows(directory)
     ledger.export_csv(directory, tmp_path / "ledger.csv")
     with open(tmp_path / "ledger.csv") as file:
         read = list(csv.DictReader(file))
