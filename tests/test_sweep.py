@@ -184,7 +184,7 @@ def test_failed_lanes_are_told_and_cost_no_further_rung(tmp_path):
 
 
 def test_population_based_training_goes_on_from_another_member(tmp_path):
-    rows = _run(tmp_path, scheduler="pbt", seeds=1, samples=5, rungs=3, num_updates=6, width=5)
+    rows = _run(tmp_path, scheduler="pbt", objective="return_mean", seeds=1, samples=5, rungs=3, num_updates=30, width=5)
     last = {row["trial"]: row for row in rows if row["status"] == "done"}
     assert len(rows) == 15 and len(last) == 5
     taken_over = [row for row in rows if row["parent"] is not None]

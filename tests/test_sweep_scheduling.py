@@ -67,7 +67,7 @@ def test_halving_of_few_trials_still_trains_one_to_the_end():
     assert not _pending(sweep, trials, rows) and rows[-1]["trial"] == "t00"  # the smallest
 
 
-def test_failed_lanes_and_unknown_objectives_are_never_promoted():
+def test_failed_lanes_and_unknown_objectives_come_last():
     sweep, trials = sweeps.sweep({"rungs": 2, "eta": 2, "scheduler": "halving"}), _trials(4)
     rows = [_row("t00", 0, 0, None), _row("t01", 0, 0, None, "failed"), _row("t02", 0, 0, -5.0), _row("t03", 0, 0, -6.0)]
     assert {job.trial for job in _pending(sweep, trials, rows)} == {"t02", "t03"}
