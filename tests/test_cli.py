@@ -15,6 +15,7 @@ import pytest
 
 import jaxagent as package
 from jaxagent import cli, commands, doctor, schema
+from jaxagent.commands import lists
 from jaxagent.envs import registry
 
 TINY = """
@@ -175,10 +176,10 @@ def test_a_wrong_config_is_refused_before_anything_happens(tmp_path: Path) -> No
 
 @pytest.mark.fast
 def test_tracebacks_are_shown_on_demand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(self: commands.Envs) -> None:
+    def broken(self: lists.Envs) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr(commands.Envs, "run", broken)
+    monkeypatch.setattr(lists.Envs, "run", broken)
     assert cli.main(["envs"]) == 1
     assert capsys.readouterr().err == "internal error: RuntimeError: first line\nwith --debug the traceback is shown\n"
     with pytest.raises(RuntimeError):
@@ -187,10 +188,10 @@ def test_tracebacks_are_shown_on_demand(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.fast
 def test_out_of_memory_has_its_own_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def too_large(self: commands.Envs) -> None:
+    def too_large(self: lists.Envs) -> None:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmany\nmore\nlines\nof\nit")
 
-    monkeypatch.setattr(commands.Envs, "run", too_large)
+    monkeypatch.setattr(lists.Envs, "run", too_large)
     assert cli.main(["envs"]) == 5
     assert len(capsys.readouterr().err.splitlines()) == 2
 

@@ -23,7 +23,8 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxagent as ja
-from jaxagent import checkpoint, cli, commands, config, distributed, loop, metrics
+from jaxagent import checkpoint, cli, config, distributed, loop, metrics
+from jaxagent.commands import runs
 from jaxagent.errors import ConfigError, UsageError
 from jaxagent.ops.masked import mean_weights, standardize
 from jaxagent.rundir import RunDir
@@ -176,7 +177,7 @@ def test_the_commands_of_the_manual_are_known():
     calls = re.findall(r"jaxagent ((?:train|resume) [^\n`&]*)", MANUAL)
     assert len(calls) >= 7
     for call in calls:
-        assert type(cli.parse(shlex.split(call))) in (commands.Train, commands.Resume)
+        assert type(cli.parse(shlex.split(call))) in (runs.Train, runs.Resume)
 
 
 def test_the_python_of_the_manual_runs():
