@@ -12,7 +12,7 @@ from pyarrow import parquet
 from jaxagent.sweep import ledger
 
 SPEC = """
-base = "ppo collector.toml"
+base = "configs/ppo collector.toml"
 [sweep]
 objective = "success_rate"
 mode = "{mode}"

@@ -114,7 +114,7 @@ def _read_sweep(path: Path) -> Study:
     table = _ledger(path)
     names = _setting_names(table, path)
     curves = _sweep_curves(path, table)
-    base = _base(spec, provenance)
+    base = str(spec.get("base", "CONFIG.toml"))
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in sorted(table.to_pylist(), key=lambda row: row["rung"]):
         rows.setdefault(row["trial"], {}).setdefault(row["seed"], []).append(row)
@@ -136,14 +136,6 @@ def _sweep_trial(
         for row in of_seed
     )
     return Trial(trial, settings, [_seed(rows[seed][-1]) for seed in sorted(rows)], commands, inherited, curves)
-
-
-def _base(spec: Mapping[str, Any], provenance: Sequence[Any]) -> str:
-    """The base config, whose path is relative to the spec's, from where the sweep was started."""
-    base = str(spec.get("base", "CONFIG.toml"))
-    argv = provenance[-1].get("argv") if provenance and isinstance(provenance[-1], dict) else None
-    given = [word for word in argv or () if isinstance(word, str) and word.endswith(".toml")]
-    return str(Path(given[0]).parent / base) if given else base
 
 
 def _seed(row: Mapping[str, Any]) -> Seed:

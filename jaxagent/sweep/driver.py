@@ -93,6 +93,11 @@ def _check_continues(sweep: Sweep, earlier: Sweep, directory: Path) -> None:
                 f"{sweep.source}: sweep.{field.name} is {now}, but {then} in {directory}, which was begun so\n"
                 "choose another directory with --out"
             )
+    if (sweep.document, dict(sweep.fixed)) != (earlier.document, dict(earlier.fixed)):
+        raise UsageError(
+            f"{sweep.source}: {sweep.base} or the table fixed is not what {directory} was begun with\n"
+            "choose another directory with --out"
+        )
 
 
 def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: MakeExecutor = InProcess) -> None:

@@ -85,15 +85,13 @@ class InProcess:
 
     def width(self, trial: Trial, num_lanes: int) -> int:
         """As many lanes as the compiler says will fit."""
-        device = jax.local_devices()[0]
-        width = self.devices * (_CPU_WIDTH if device.platform == "cpu" else _ACCELERATOR_WIDTH)
-        width = min(width, -(-num_lanes // self.devices) * self.devices)
-        limit = (device.memory_stats() or {}).get("bytes_limit")
-        while limit and width > self.devices:
+        per_device = _CPU_WIDTH if jax.default_backend() == "cpu" else _ACCELERATOR_WIDTH
+        width = self.devices * min(per_device, -(-num_lanes // self.devices))
+        while width > self.devices:
             needed = self._runner.program(trial, width).memory(stacked([trial.trainer] * width))
-            if needed is None or needed <= _MEMORY_SHARE * limit:
+            if needed is None or needed <= _MEMORY_SHARE * memory_limit():
                 break
-            width = max(self.devices, width // 2 // self.devices * self.devices)
+            width = max(1, width // self.devices // 2) * self.devices
         return width
 
     def submit(self, chunk: Chunk) -> None:
@@ -110,6 +108,12 @@ class InProcess:
 
     def close(self) -> None:
         return
+
+
+def memory_limit() -> int:
+    """Bytes of each local device; CPU devices share the host's."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // jax.local_device_count()
 
 
 class _Remote:
@@ -292,11 +296,6 @@ class Ray(_Remote):
         self._idle.append(actor)
         return self._rows(chunk, answer)
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the actors that are at work; for tests."""
-        return [self._ray.get(actor.pid.remote()) for actor in self._idle]
-
     def close(self) -> None:
         self._ray.shutdown()
 
@@ -309,9 +308,6 @@ class _RayActor:
 
     def run(self, chunk: str) -> str:
         return answer(self._runner, chunk)
-
-    def pid(self) -> int:
-        return os.getpid()
 
 
 class Slurm(_Remote):

@@ -131,7 +131,7 @@ class Sweep:
 
     Attributes:
       source: the file.
-      base: the base config's path as given.
+      base: the base config's path, from where the sweep is started.
       plan: the table `[sweep]`.
       fixed: settings of all trials, by dotted path.
       axes: what is varied.
@@ -232,17 +232,16 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
     plan_table = document.get("sweep", {})
     config.refuse(source, [*schema.problems(plan_table, plan_schema(), "sweep."), *_plan_problems(plan_table)])
     plan = Plan(**schema.completed(plan_table, plan_schema()))
-    base = load(Path(source).parent / document["base"])
-    devices = config.parse(base, document["base"]).rollout.devices
+    path = Path(source).parent / document["base"]
+    base = load(path)
+    devices = config.parse(base, str(path)).rollout.devices
     if devices is not None or "init_from" in base:
         name = "init_from" if devices is None else "train.devices"
-        config.refuse(document["base"], [f"{name}: not for sweeps, whose lanes begin anew, on one device each"])
+        config.refuse(str(path), [f"{name}: not for sweeps, whose lanes begin anew, on one device each"])
     fixed, axes = _flat(document.get("fixed", {})), _flat(document["space"], until=_is_axis)
     budget = {f"train.{name}": getattr(plan, name) for name in _BUDGETS if getattr(plan, name) is not None}
     config.refuse(source, _setting_problems(fixed, axes, budget))
-    sweep = Sweep(
-        source, document["base"], plan, {**fixed, **budget}, tuple(_axis(name, table) for name, table in axes.items()), base
-    )
+    sweep = Sweep(source, str(path), plan, {**fixed, **budget}, tuple(_axis(name, table) for name, table in axes.items()), base)
     fields = {name: known for name, _, known in config.settings(config.parse(config.replaced(base, sweep.fixed), source))}
     config.refuse(source, [*_field_problems(sweep, fields), *_size_problems(sweep)])
     return sweep
@@ -375,4 +374,4 @@ def from_resolved(text: str, source: str) -> Sweep:
     """The sweep that `resolved_toml` wrote."""
     document = tomllib.loads(text)
     base = document.pop("config")
-    return parse(document, source, lambda _: base)
+    return dataclasses.replace(parse(document, source, lambda _: base), base=document["base"])
