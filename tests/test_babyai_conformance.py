@@ -152,11 +152,11 @@ def test_any_instruction(done_action, monkeypatch):
 
 
 class Told(RoomGridLevel):
-    """A room with the agent at (3, 3), facing right, and given things and instructions."""
+    """The first of four rooms, with the agent at (3, 3), facing right, and given things and instructions."""
 
     def __init__(self, instruction, things):
         self.instruction, self.things = instruction, things
-        super().__init__(room_size=7, num_rows=1, num_cols=1, max_steps=STEPS)
+        super().__init__(room_size=7, num_rows=2, num_cols=2, max_steps=STEPS)
 
     def gen_mission(self):
         for xy, thing in self.things.items():
@@ -239,7 +239,7 @@ BESIDE_BOTH = ((3, 4), RED_BALL, (2, 2), BLUE_KEY, (4, 2), BLUE_BOX)
         (pick_up(BLUE_KEY, strict=True), BALL_AND_KEY, [PICKUP], "failure"),
         (pick_up(BLUE_KEY, strict=True), BALL_AND_KEY, [LEFT, LEFT, PICKUP, RIGHT, PICKUP], "success"),
         (put(RED_BALL, BLUE_KEY, strict=True), BALL_AND_KEY, [PICKUP], "failure"),
-        (open_(DOOR, strict=True), ((6, 3), DOOR, (3, 0), ("door", "blue")), [LEFT, FORWARD, FORWARD, TOGGLE], "failure"),
+        (open_(DOOR, strict=True), ((6, 3), DOOR, (3, 6), ("door", "blue")), [RIGHT, FORWARD, FORWARD, TOGGLE], "failure"),
         (BeforeInstr(go_to(RED_BALL), pick_up(BLUE_KEY, strict=True)), BALL_AND_KEY, [PICKUP], "failure"),
         # a box takes its place in the instruction along when it is opened
         (BeforeInstr(go_to(BLUE_KEY), go_to(BLUE_BOX)), (FRONT, BLUE_BOX, ABOVE, BLUE_KEY), [TOGGLE, LEFT, RIGHT], "success"),

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny as tiny_config
 
 from jaxagent import bench, config
 from jaxagent.bench import suite
@@ -19,21 +20,7 @@ from jaxagent.envs.vector import VectorEnv
 from jaxagent.train import Trainer
 from jaxagent.types import Box, Discrete, MultiDiscrete
 
-TINY = """
-[env]
-name = "Collector-v0"
-[learner]
-name = "ppo"
-num_epochs = 1
-num_minibatches = 1
-[network]
-torso = "mlp"
-hidden = [4]
-[train]
-num_envs = 4
-num_steps = 8
-num_updates = 2
-"""
+TINY = tiny_config.toml(num_updates=2)
 KEYS = {"case", "num_envs", "num_steps", "obs", "compile_s", "seconds", "steps_per_s", "resets_per_step", "checksum", "machine"}
 
 

@@ -12,31 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny as tiny_config
 
 import jaxagent as package
 from jaxagent import cli, commands, doctor, schema
 from jaxagent.commands import lists
 from jaxagent.envs import registry
 
-TINY = """
-seed = 1
-[env]
-name = "Collector-v0"
-[learner]
-name = "ppo"
-num_epochs = 1
-num_minibatches = 1
-[network]
-torso = "mlp"
-hidden = [8]
-[train]
-num_envs = 4
-num_steps = 8
-num_updates = 4
-segment = 2
-checkpoint_every = 2
-eval_episodes = 4
-"""
+TINY = tiny_config.toml(seed=1, checkpoint_every=2)
 
 
 def jaxagent(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

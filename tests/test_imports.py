@@ -26,7 +26,7 @@ LAYERS = (
     {"sources", "evaluation"},
     {"train"},
     {"loop"},
-    {"config"},
+    {"lanes", "config"},
     {"trained", "bench"},
     {"sweep"},
     {"report"},

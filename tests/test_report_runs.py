@@ -8,29 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 from PIL import Image
 
 from jaxagent import cli, config
 from jaxagent.report import analysis, page, study
 
-TINY = """
-seed = 3
-[env]
-name = "Collector-v0"
-[learner]
-name = "ppo"
-num_epochs = 1
-num_minibatches = 1
-[network]
-torso = "mlp"
-hidden = [8]
-[train]
-num_envs = 4
-num_steps = 8
-num_updates = 4
-segment = 2
-eval_episodes = 4
-"""
+TINY = tiny.toml(seed=3)
 
 
 @pytest.fixture(scope="module")

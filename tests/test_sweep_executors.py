@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import threading
-import time
 
 import pytest
 import sweeps
@@ -13,7 +11,7 @@ from jaxagent.errors import JaxagentError, UsageError
 from jaxagent.sweep import driver, executors, ledger, optuna_study
 from jaxagent.sweep.scheduling import Chunk, Job, Origin
 
-PLAN = {"seeds": 2, "samples": 8, "rungs": 2, "width": 2, "num_updates": 64}
+PLAN = {"seeds": 2, "samples": 8, "rungs": 2, "width": 2, "num_updates": 256}
 
 
 def _run(directory, make_executor=executors.InProcess, **plan) -> bytes:
@@ -28,34 +26,39 @@ def expected(tmp_path_factory) -> bytes:
     return _run(tmp_path_factory.mktemp("alone") / "sweep")
 
 
-def _killing(executor, kills: int, rng: random.Random) -> threading.Thread:
-    """Kills a random busy worker again and again, from another thread, while the sweep runs."""
-
-    def kill() -> None:
-        for _ in range(kills):
-            time.sleep(rng.uniform(0.5, 3.0))
-            while not (busy := executor.pids):
-                time.sleep(0.01)
-            os.kill(rng.choice(busy), signal.SIGKILL)
-
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    return thread
-
-
 @pytest.mark.timeout(900)
 def test_four_workers_and_ten_kills_train_every_lane_once(tmp_path, expected, monkeypatch):
     monkeypatch.setattr(executors, "_ATTEMPTS", 20)  # ten kills may fall on one chunk
     seed = random.randrange(2**32)
     print("seed", seed)
-    threads = []
+    rng = random.Random(seed)
+    goals = sorted(rng.choices(range(17), k=10))  # rows of the ledger, which will have 32
 
     def make(sweep, directory, report):
-        executor = executors.LocalWorkers(directory, report, 4)
-        threads.append(_killing(executor, 10, random.Random(seed)))
+        def report_and_kill(updates: int) -> None:
+            report(updates)
+            if goals and executor.pids and len(ledger.read_rows(directory)) >= goals[0]:
+                os.kill(rng.choice(executor.pids), signal.SIGKILL)
+                goals.pop(0)
+
+        executor = executors.LocalWorkers(directory, report_and_kill, 4)
         return executor
 
     assert _run(tmp_path / "sweep", make) == expected
+    assert not goals
+
+
+def test_states_of_a_chunk_whose_rows_are_still_to_come_are_kept(tmp_path, expected):
+    class Eager(executors.InProcess):
+        capacity = 2
+
+        def submit(self, chunk):
+            self._waiting.append((chunk, self._runner.run(chunk, self._report)))
+
+        def wait(self):
+            return self._waiting.pop(0)
+
+    assert _run(tmp_path / "sweep", Eager) == expected
 
 
 def test_a_chunk_that_every_worker_dies_of_is_an_error(tmp_path):

@@ -121,7 +121,7 @@ WRONG = [
 @pytest.mark.parametrize(("plan", "space", "fixed", "message"), WRONG, ids=[case[-1][:40] for case in WRONG])
 def test_wrong_specs(plan, space, fixed, message):
     with pytest.raises(ConfigError) as error:
-        sweeps.sweep(plan, space or sweeps.LR, fixed)
+        sweeps.sweep(plan, space, fixed)
     assert message in str(error.value) and str(error.value).startswith("sweep.toml: ")
     assert len(str(error.value).splitlines()) <= 5
 
@@ -140,7 +140,7 @@ def test_a_trial_that_cannot_be_built_names_its_setting():
 
 
 def test_the_command_refuses_before_anything_compiles(tmp_path):
-    path = sweeps.write(tmp_path, "seeds = 1", "learner.lrr = { uniform = [0.0, 1.0] }")
+    path = sweeps.write(tmp_path, {}, {"learner.lrr": {"uniform": [0.0, 1.0]}})
     done = subprocess.run([sys.executable, "-m", "jaxagent", "sweep", path, "--out", tmp_path / "out"], capture_output=True)
     assert done.returncode == 2 and b"did you mean learner.lr?" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -11,16 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 
 from jaxagent import cli, metrics, trackers
 from jaxagent.rundir import RunDir
 
-CONFIG = """
-env.name = "Collector-v0"
-learner = { name = "ppo", num_epochs = 1, num_minibatches = 1 }
-network = { torso = "mlp", hidden = [8] }
-train = { num_envs = 4, num_steps = 8, num_updates = 8, segment = 2, checkpoint_every = 4, eval_every = 4, eval_episodes = 4 }
-"""
+CONFIG = tiny.toml(num_updates=8, checkpoint_every=4, eval_every=4)
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxagent import provenance, rollout
 from jaxagent.envs import registry
 from jaxagent.envs.vector import VectorEnv, VectorState
+from jaxagent.lanes import advance, mesh_of, over_lanes, split
 from jaxagent.train import Trainer, strong
 from jaxagent.types import ActionSpace, Box, Discrete, PyTree
 
@@ -100,7 +100,7 @@ def bench_train(
     Args:
       trainer: what to run.
       case: a name for the result.
-      lanes: independent runs under one `vmap`, with learning rates of their own.
+      lanes: independent runs in one program, as sweeps have them, with learning rates of their own.
       devices: local devices that share the lanes equally.
       num_updates: updates a timed call.
       repeats: timed calls.
@@ -114,21 +114,24 @@ def bench_train(
     trainer.validate()
     init_key, call_key = jax.random.split(jax.random.key(seed))
 
-    def call(state: PyTree, trainer: Trainer, key: jax.Array) -> tuple[PyTree, Counts]:
+    def one(state: PyTree, trainer: Trainer, key: jax.Array) -> tuple[PyTree, Counts]:
         del key  # a run state carries its own
         state, metrics = trainer.run(state, num_updates)
         return state, Counts(bits_sum((state.learner, metrics)), metrics["episodes"].sum())
 
+    def side_by_side(state: PyTree, trainers: Trainer, key: jax.Array) -> tuple[PyTree, Counts]:
+        del key
+        state, metrics, _ = advance(num_updates, trainers, state, num_updates)
+        return state, Counts(jax.vmap(bits_sum)((state.learner, metrics)), metrics["episodes"].sum(-1))
+
     trainer = strong(trainer)
-    if lanes > 1:
-        trainer, call = _stacked(trainer, lanes), jax.vmap(call, in_axes=(0, 0, None))
-        state = jax.jit(jax.vmap(Trainer.init))(trainer, jax.random.split(init_key, lanes))
+    if lanes == 1:
+        call, state = one, jax.jit(Trainer.init)(trainer, init_key)
     else:
-        state = jax.jit(Trainer.init)(trainer, init_key)
-    if devices > 1:
-        mesh, lane = Mesh(np.asarray(jax.local_devices()[:devices]), ("lane",)), PartitionSpec("lane")
-        call = jax.shard_map(call, mesh=mesh, in_specs=(lane, lane, PartitionSpec()), out_specs=lane, check_vma=False)
-        state, trainer = jax.device_put((state, trainer), NamedSharding(mesh, lane))
+        mesh, trainer = mesh_of(devices), _stacked(trainer, lanes)
+        call = over_lanes(side_by_side, mesh, shared=1)
+        state = jax.jit(jax.vmap(Trainer.init))(trainer, jax.random.split(init_key, lanes))
+        state, trainer = split((state, trainer), mesh)
     timing = time_calls(call, state, (trainer,), call_key, repeats=repeats)
     return {
         "case": case,

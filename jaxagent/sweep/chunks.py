@@ -16,9 +16,9 @@ import numpy as np
 from jaxagent import checkpoint, evaluation
 from jaxagent.files import disk_errors, write_atomic
 from jaxagent.finite import first_nonfinite
+from jaxagent.lanes import LaneProgram, signature, stacked
 from jaxagent.loop import summarise
 from jaxagent.sweep import ledger
-from jaxagent.sweep.lanes import LaneProgram, signature, stacked
 from jaxagent.sweep.ledger import Row
 from jaxagent.sweep.scheduling import Chunk, stops
 from jaxagent.sweep.spec import Sweep, Trial

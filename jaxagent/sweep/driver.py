@@ -243,7 +243,8 @@ class Board:
             if lane not in newest or row["rung"] > newest[lane]["rung"]:
                 newest[lane] = row
         needed = {row["chunk"] for row in newest.values() if row["status"] == "rung"}
-        needed |= {job.origin.chunk for chunk in running for job in chunk.jobs if job.origin}
+        for chunk in running:  # its own states are there before its rows are
+            needed |= {chunk.id, *(job.origin.chunk for job in chunk.jobs if job.origin)}
         kept = directory / STATES
         return [path.name for path in kept.iterdir() if path.name not in needed] if kept.is_dir() else []
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import jax
 
 from jaxagent.errors import JaxagentError, UsageError
+from jaxagent.lanes import stacked
 from jaxagent.sweep import spec
 from jaxagent.sweep.chunks import Runner
-from jaxagent.sweep.lanes import stacked
 from jaxagent.sweep.ledger import Row
 from jaxagent.sweep.scheduling import Chunk, Job, Origin
 from jaxagent.sweep.spec import Sweep, Trial
