@@ -14,6 +14,7 @@ Writes `benchmarks/results/NAME.json` and `NAME.png`.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -61,9 +62,8 @@ def sweep_seconds(spec: Path, directory: Path) -> tuple[float, list[tuple[float,
     from jaxagent.sweep import ledger
 
     began, timeline = time.perf_counter(), list[tuple[float, int]]()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxagent", "sweep", str(spec), "--out", str(directory)], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "jaxagent", "sweep", os.path.relpath(spec, ROOT), "--out", str(directory)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:
         time.sleep(_POLL)
         if (directory / ledger.LEDGER).exists():
