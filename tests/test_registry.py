@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagent.envs import registry
+from jaxagent.envs.tools.base import ToolEnv
 
 
 @pytest.mark.fast
@@ -18,7 +19,7 @@ def test_every_entry_is_what_it_says(name: str) -> None:
     assert hash(env) == hash(registry.make(name)[0]) and env == registry.make(name)[0]  # static under jit
     assert type(params) is registry.ENVS[name].params
     assert registry.param_names(name) == tuple(field.name for field in dataclasses.fields(params))
-    assert "obs" in registry.option_defaults(name)
+    assert ("turn" if isinstance(env, ToolEnv) else "obs") in registry.option_defaults(name)
 
 
 @pytest.mark.fast
@@ -105,6 +106,7 @@ def test_making_starts_no_backend_and_needs_no_gymnax() -> None:
 import sys
 from jax._src import xla_bridge
 from jaxagent.envs import registry
+from jaxagent.envs.tools.base import ToolEnv
 for name in registry.names():
     registry.make(name, params={"max_steps": 5})
     assert not xla_bridge.backends_are_initialized(), name

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagent import schema
-from jaxagent.envs import babyai, gridworld, minigrid
+from jaxagent.envs import babyai, gridworld, minigrid, tools
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridParams
+from jaxagent.envs.tools.base import ToolEnv
 from jaxagent.types import PyTree
 
 GYMNAX_PREFIX = "gymnax/"
@@ -42,6 +43,7 @@ ENVS: dict[str, Entry] = {
     **{name: Entry(minigrid.make, minigrid.make, GridParams) for name in minigrid.ENVS},
     **{name: Entry(babyai.make, babyai.make, GridParams) for name in babyai.ENVS},
     babyai.MIX: Entry(babyai.make_mix, babyai.make_mix, babyai.MixParams),
+    **{name: Entry(tools.make, build, type(build().world.default_params)) for name, build in tools.ENVS.items()},
 }
 
 # what gymnax registers, so that a name is known, or its spelling corrected, without the seconds that importing gymnax takes
@@ -102,6 +104,8 @@ def make(name: str, *, params: Mapping[str, Any] | None = None, **options: Any) 
     given = {} if params is None else params
     chosen = override(defaults, given)
     _check_max_steps(env, chosen)
+    if isinstance(env, ToolEnv):
+        env.check_params(chosen)
     if isinstance(chosen, babyai.MixParams) and "weights" in given:
         babyai.check_weights("params.weights", given["weights"], np.size(chosen.weights))
     return env, chosen

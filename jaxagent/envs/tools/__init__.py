@@ -1,0 +1,22 @@
+"""Simulated worlds in which actions are tool calls."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxagent.envs.tools.base import ToolEnv
+from jaxagent.envs.tools.tool_select import tool_select
+
+ENVS: dict[str, Callable[..., ToolEnv]] = {
+    "ToolSelect-v0": tool_select,
+}
+
+
+def make(name: str, **options: Any) -> tuple[ToolEnv, Any]:
+    """Builds an environment and its default params.
+
+    Raises:
+      ValueError: an option with a value that does not fit.
+    """
+    env = ENVS[name](**options)
+    env.validate()
+    return env, env.world.default_params
