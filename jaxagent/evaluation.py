@@ -12,7 +12,7 @@ from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.interop.farama.episodes import Episodes
-from jaxagent.metrics import mean_interval, proportion_interval
+from jaxagent.metrics import ONLY_IN_RATIOS, mean_interval, proportion_interval, ratios
 from jaxagent.rollout import RolloutState
 from jaxagent.types import Agent, Carry, Policy, PolicyInput, PyTree
 
@@ -24,6 +24,7 @@ class EpisodeResults(NamedTuple):
     length: jax.Array  # int32
     success: jax.Array | None  # bool; None where the environment does not define it
     performance: jax.Array | None  # float32, the true objective; None where there is none
+    totals: dict[str, jax.Array] | None = None  # what else the environment counts; None where that is nothing
 
 
 def evaluate(
@@ -36,14 +37,20 @@ def evaluate(
     num_envs = (num_episodes,)
     outcome = EpisodeResults(jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32), None, None)
     info = jax.eval_shape(lambda s: _step(vector_env, policy, agent, s, params, act_key)[2], state)
-    outcome = outcome._replace(**{name: jnp.zeros(num_envs, info[name].dtype) for name in _OUTCOMES if name in info})
+    outcome = outcome._replace(
+        **{n: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), info[n]) for n in _OUTCOMES if n in info}
+    )
 
     def play(loop: tuple[RolloutState, EpisodeResults]) -> tuple[RolloutState, EpisodeResults]:
         state, outcome = loop
         step_key = jax.random.fold_in(act_key, state.vector.step)
         active = ~state.vector.ended
         state, reward, info = _step(vector_env, policy, agent, state, params, step_key)
-        latest = {name: jnp.where(active, info[name], getattr(outcome, name)) for name in _OUTCOMES if name in info}
+        latest = {
+            name: jax.tree.map(lambda new, old: jnp.where(active, new, old), info[name], getattr(outcome, name))
+            for name in _OUTCOMES
+            if name in info
+        }
         return state, EpisodeResults(outcome.total_reward + reward, outcome.length + active, None, None)._replace(**latest)
 
     def unfinished(loop: tuple[RolloutState, EpisodeResults]) -> jax.Array:
@@ -52,7 +59,7 @@ def evaluate(
     return jax.lax.while_loop(unfinished, play, (state, outcome))[1]
 
 
-_OUTCOMES = ("success", "performance")
+_OUTCOMES = ("success", "performance", "totals")
 
 
 def evaluate_in_farama(
@@ -91,7 +98,8 @@ def evaluate_in_farama(
 def summarise(results: EpisodeResults) -> dict[str, Any]:
     """Plain numbers: `episodes`, `success_rate`, `return_mean`, `length_mean`, `performance_mean`, each with its `_ci95`.
 
-    What the environment does not define is None. Leading axes are pooled.
+    What the environment does not define is None. What else it counts is told as means and `metrics.RATIOS`. Leading axes are
+    pooled.
     """
     summary: dict[str, Any] = {"episodes": int(np.size(results.length))}
     success = results.success
@@ -103,7 +111,12 @@ def summarise(results: EpisodeResults) -> dict[str, Any]:
     }
     for name, estimate in estimates.items():
         summary[name], summary[f"{name}_ci95"] = estimate or (None, None)
-    return summary
+    if results.totals is None:
+        return summary
+    counted = results.totals | ({} if success is None else {"success": success})
+    sums = {name: float(np.sum(values)) for name, values in counted.items()}
+    means = {f"{name}_mean": sums[name] / summary["episodes"] for name in results.totals if name not in ONLY_IN_RATIOS}
+    return summary | means | {name: float(value) for name, value in ratios(sums).items()}
 
 
 def _step(

@@ -232,24 +232,25 @@ def _start(program: Program, schedule: Schedule, run: RunDir, warm_start: PyTree
 def summarise(rows: Mapping[str, Any], count: int) -> dict[str, Any]:
     """One row for a segment from the metrics of its first `count` updates, `[..., capacity]`; leading axes stay.
 
-    Sums over episodes become means over the episodes that ended (NaN if none did); everything else is averaged over updates.
+    Sums over episodes become means over the episodes that ended (NaN if none did), and ratios of two of them; everything else
+    is averaged over updates.
     """
     left = {name: np.asarray(values, np.float64)[..., :count] for name, values in rows.items() if name != "env_steps"}
     episodes = left.pop("episodes").sum(-1)
-    row: dict[str, Any] = {"episodes": episodes.astype(np.int64)}
+    sums = {name.removesuffix("_sum"): left.pop(name).sum(-1) for name in list(left) if name.endswith("_sum")}
     with np.errstate(invalid="ignore"):
-        for total, mean in _EPISODE_MEANS.items():
-            if total in left:
-                row[mean] = left.pop(total).sum(-1) / episodes
-    return row | {name: values.mean(-1) for name, values in left.items()}
+        means = {
+            name + _MEANS.get(name, "_mean"): total / episodes
+            for name, total in sums.items()
+            if name not in metrics.ONLY_IN_RATIOS
+        }
+    if "performance" in sums:
+        means["reward_gap"] = means["return_mean"] - means["performance_mean"]
+    averages = {name: values.mean(-1) for name, values in left.items()}
+    return {"episodes": episodes.astype(np.int64), **means, **metrics.ratios(sums), **averages}
 
 
-_EPISODE_MEANS = {
-    "return_sum": "return_mean",
-    "success_sum": "success_rate",
-    "performance_sum": "performance_mean",
-    "length_sum": "length_mean",
-}
+_MEANS = {"success": "_rate", "truncated": "_rate"}  # what they are called, where that is not the mean
 
 
 def _headline(row: Mapping[str, Any]) -> dict[str, float]:

@@ -21,6 +21,26 @@ from jaxagent.files import disk_errors, jsonable, non_finite_back
 _log = logging.getLogger(__name__)
 
 
+# Of totals over episodes (`info["totals"]` and success), what is told as a ratio of two.
+RATIOS = {
+    "turns_per_success": ("success_turns", "success"),
+    "tool_error_rate": ("errors", "turns"),
+    "invalid_rate": ("invalid", "turns"),
+    "recovery_rate": ("recoveries", "episodes_with_error"),
+}
+ONLY_IN_RATIOS = ("success_turns", "episodes_with_error", "recoveries")
+
+
+def ratios(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `RATIOS` that can be told from sums over episodes; NaN where there is nothing to divide by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            name: np.where(sums[below] > 0, np.divide(sums[above], sums[below]), np.nan)
+            for name, (above, below) in RATIOS.items()
+            if above in sums and below in sums
+        }
+
+
 class MetricsLog:
     """Appends rows to a file. After a kill, at most the line that was being written is torn."""
 

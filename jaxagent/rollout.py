@@ -61,7 +61,8 @@ def unroll(
 
     Returns:
       The state reached, a batch [T, B], and metrics of the episodes that ended: `episodes`, `return_sum`, `length_sum`,
-      `success_sum` (where the environment defines success), `env_steps`, `resets_per_level`.
+      `truncated_sum`, `success_sum` and `performance_sum` (where the environment defines them), a sum of each of its totals,
+      `env_steps`, `resets_per_level`.
     """
     state = state._replace(vector=vector_env.refresh(state.vector, params))
 
@@ -123,10 +124,11 @@ def count_episodes(episodes: Episodes, out: VectorStep) -> tuple[Episodes, Metri
         "episodes": done.sum(dtype=jnp.int32),
         "return_sum": jnp.where(done, total.total_reward, 0.0).sum(),
         "length_sum": jnp.where(done, total.length, 0).sum(),
+        "truncated_sum": (out.truncated & ~out.terminated).sum(dtype=jnp.float32),
     }
-    for name in ("success", "performance"):
-        if name in out.info:
-            metrics[f"{name}_sum"] = jnp.where(done, out.info[name], 0).sum(dtype=jnp.float32)
+    outcomes = {name: out.info[name] for name in ("success", "performance") if name in out.info}
+    for name, values in (outcomes | out.info.get("totals", {})).items():
+        metrics[f"{name}_sum"] = jnp.where(done, values, 0).sum(dtype=jnp.float32)
     return jax.tree.map(lambda x: jnp.where(done, 0, x), total), metrics
 
 

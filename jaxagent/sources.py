@@ -1,14 +1,19 @@
 """Where a learner's batches come from."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from jaxagent import rollout
+from jaxagent.envs.base import Situated
 from jaxagent.envs.vector import VectorEnv
+from jaxagent.ops.digest import digest
 from jaxagent.rollout import RolloutState
 from jaxagent.types import Agent, Batch, Carry, Metrics, Policy, PolicyInput, PyTree
+
+Anchor = Literal["state", "observation"]
 
 
 class Source(Protocol):
@@ -37,6 +42,63 @@ class OnPolicy:
         self, state: RolloutState, policy: Policy, agent: Agent, params: PyTree, key: jax.Array
     ) -> tuple[RolloutState, Batch, Metrics]:
         return rollout.unroll(self.vector_env, policy, agent, state, params, key, num_steps=self.num_steps)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Whole episodes, one a row, the rows of a group on one level; new levels for every batch.
+
+    Rows are masked after their end. An episode longer than `num_steps` is cut there, and counted in `unfinished_rate`.
+
+    Attributes:
+      vector_env: all rows that are played, in mode `none`, with its `group_size`.
+      num_steps: T.
+      oversample: plays so many times the rows of a batch, and keeps the groups whose returns vary most.
+      anchor: what is hashed into the extras as `situation` for every step: the environment's `state`, if it can say what of it
+        matters (`Situated`), or the `observation`; nothing if None.
+    """
+
+    vector_env: VectorEnv
+    num_steps: int
+    oversample: int = 1
+    anchor: Anchor | None = None
+
+    def init(self, key: jax.Array, policy: Policy, params: PyTree) -> tuple[()]:
+        """There is nothing to remember."""
+        return ()
+
+    def next(
+        self, state: tuple[()], policy: Policy, agent: Agent, params: PyTree, key: jax.Array
+    ) -> tuple[tuple[()], Batch, Metrics]:
+        start_key, act_key = jax.random.split(key)
+        acting = policy if self.anchor is None else self._anchored(policy)
+        begun = rollout.init(self.vector_env, acting, start_key, params)
+        end, batch, metrics = rollout.unroll(self.vector_env, acting, agent, begun, params, act_key, num_steps=self.num_steps)
+        metrics["unfinished_rate"] = jnp.mean(~end.vector.ended, dtype=jnp.float32)
+        return state, self._most_varied(batch) if self.oversample > 1 else batch, metrics
+
+    def _anchored(self, policy: Policy) -> Policy:
+        """The policy, with the hash of what it stands before among its extras."""
+        env = self.vector_env.env
+
+        def act(agent: Agent, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
+            if self.anchor == "state" and isinstance(env, Situated):
+                situation = jax.vmap(env.situation)(inputs.env_state)
+            else:
+                situation = inputs.observation
+            carry, action, extras = policy.act(agent, carry, inputs._replace(env_state=None), key)
+            return carry, action, extras | {"situation": digest(situation)}
+
+        return Policy(policy.init, act, policy.value, privileged=True)
+
+    def _most_varied(self, batch: Batch) -> Batch:
+        """The groups whose episodes differ most in what they earned."""
+        size = self.vector_env.group_size
+        earned = jnp.sum(batch.transition.reward, axis=0).reshape(-1, size)
+        _, groups = jax.lax.top_k(earned.var(axis=1), earned.shape[0] // self.oversample)
+        rows = (groups[:, None] * size + jnp.arange(size)).reshape(-1)
+        transition = jax.tree.map(lambda x: x[:, rows], batch.transition)
+        return Batch(transition, jax.tree.map(lambda x: x[rows], batch.carry))
 
 
 class Onlooking(NamedTuple):

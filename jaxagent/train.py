@@ -19,7 +19,7 @@ from jaxagent.envs.base import Environment
 from jaxagent.envs.vector import LevelSource, ResetMode, VectorEnv
 from jaxagent.finite import all_finite
 from jaxagent.ops import across
-from jaxagent.sources import Demonstrations, OnPolicy, Source
+from jaxagent.sources import Demonstrations, Groups, OnPolicy, Source
 from jaxagent.types import Metrics, PyTree
 
 BLOCKS = 8  # of environments, on the devices of a mesh
@@ -192,6 +192,11 @@ class Trainer:
     def _source(self) -> Source:
         if self.source is not None:
             return self.source
+        if hasattr(self.learner, "group_size"):
+            played = self.num_envs * self.learner.oversample
+            vector_env = VectorEnv(self.env, played, "none", group_size=self.learner.group_size)
+            anchor = None if getattr(self.learner, "turn_weight", None) is None else self.learner.anchor
+            return Groups(vector_env, self.num_steps, self.learner.oversample, anchor)
         if hasattr(self.learner, "teacher"):
             return Demonstrations(self._vector_env, self.num_steps, self.learner.teacher(self.env))
         return OnPolicy(self._vector_env, self.num_steps)

@@ -20,8 +20,9 @@ StepOutput = tuple[PyTree, PyTree, jax.Array, jax.Array, jax.Array, Info]
 class Environment(Protocol):
     """Pure functions of a key, a state and traced params: gymnax 1.x's step tuple without its auto-reset.
 
-    `info["success"]` (bool) is there where the environment defines success, and `info["performance"]` (float32) where the
-    true objective differs from the reward. Both describe the episode so far and are read when it ends.
+    `info["success"]` (bool) is there where the environment defines success, `info["performance"]` (float32) where the true
+    objective differs from the reward, and `info["totals"]`, a dict of numbers, where there is more to count. All describe the
+    episode so far and are read when it ends.
     """
 
     @property
@@ -42,6 +43,15 @@ class Observable(Protocol):
 
     def observe(self, state: PyTree) -> PyTree:
         """The observation that `step` and `reset` gave with this state."""
+        ...
+
+
+@runtime_checkable
+class Situated(Protocol):
+    """An environment that can say when two states are the same but for what is only counted, such as steps."""
+
+    def situation(self, state: PyTree) -> PyTree:
+        """Arrays that are equal where the situation is."""
         ...
 
 

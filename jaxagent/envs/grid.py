@@ -522,6 +522,10 @@ class GridEnv:
         mask = jnp.zeros(state.cells.shape, bool).at[indices].set(self._look(state) != 0)
         return self.frame.unflatten(mask).T
 
+    def situation(self, state: GridState) -> GridState:
+        """The state but for its count of steps."""
+        return dataclasses.replace(state, step_count=jnp.int32(0))
+
     def mission(self, state: GridState) -> str:
         """The mission as text; on the host."""
         self.check_state(state)

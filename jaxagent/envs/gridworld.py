@@ -314,6 +314,10 @@ class CollectorEnv:
         encode = {"packed": _packed, "symbolic": _symbolic, "rgb": self._rgb}[self.obs]
         return {"image": encode(state), "direction": state.direction, "mission": jnp.int32(0)}
 
+    def situation(self, state: CollectorState) -> CollectorState:
+        """The state but for its count of steps."""
+        return state._replace(step_count=jnp.int32(0))
+
     def mission(self, state: CollectorState) -> str:
         """The task in English; the same for every state."""
         del state

@@ -60,6 +60,7 @@ class VectorEnv:
       levels: `pool` draws from P levels that `refresh` generates anew; `fresh` generates a level for each reset; `fixed` gives
         every row its own first level again.
       pool_size: P, as many as environments unless set.
+      group_size: G; the first G rows begin on the same level, the next G on another. What happens then is each row's own.
     """
 
     env: Environment
@@ -67,6 +68,7 @@ class VectorEnv:
     reset_mode: ResetMode = "same_step"
     levels: LevelSource = "pool"
     pool_size: int | None = None
+    group_size: int = 1
 
     def validate(self) -> None:
         """Raises ValueError that names the wrong field."""
@@ -74,19 +76,24 @@ class VectorEnv:
         for field, known in choices.items():
             if getattr(self, field) not in known:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
-        for field, value in (("num_envs", self.num_envs), ("pool_size", self.pool_size)):
+        for field in ("num_envs", "pool_size", "group_size"):
+            value = getattr(self, field)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{field}: expected a positive integer, got {value}")
+        if self.num_envs % self.group_size:
+            raise ValueError(f"group_size: expected a divisor of the {self.num_envs} environments, got {self.group_size}")
 
     def init(self, key: jax.Array, params: PyTree) -> VectorState:
-        """Starts every row on a level of its own.
+        """Starts every row, or every group of rows, on a level of its own.
 
         Raises:
           ValueError: a field is wrong.
         """
         self.validate()
         state_key, level_key, pool_key = jax.random.split(key, 3)
-        first = self._generate(jax.random.split(level_key, self.num_envs), params)
+        first = self._generate(jax.random.split(level_key, self.num_envs // self.group_size), params)
+        if self.group_size > 1:
+            first = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.group_size, axis=0), first)
         return VectorState(
             env_state=first.env_state,
             observation=first.observation,

@@ -12,14 +12,18 @@ from flax import struct
 
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
-from jaxagent.learners.common import action_distribution, check_batch, check_fields
+from jaxagent.envs.tools.base import SCRIPTS, ToolEnv
+from jaxagent.learners.common import action_distribution, check_batch, check_fields, minimize
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
-from jaxagent.ops.optimizer import adam_init, adam_step, anneal
+from jaxagent.ops.optimizer import adam_init
 from jaxagent.planners.expert import expert
+from jaxagent.planners.scripted import scripted
 from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, PyTree
+
+DEMONSTRATORS = ("expert", "expert_view", *SCRIPTS)
 
 
 class BCState(NamedTuple):
@@ -49,7 +53,8 @@ class BC:
       anneal_updates: index of the update at which it is reached.
       adam_b1, adam_b2, adam_eps: Adam's decay rates and the number that keeps it from dividing by zero.
       network: the actor-critic, of which the actor learns.
-      demonstrator: who acts: `expert` sees the whole world, `expert_view` only what was in its view.
+      demonstrator: who acts. In grids, `expert` sees the whole world, `expert_view` only what was in its view. In tool worlds
+        it is a script: `sft` is right but wordy, `optimal` is not (see `planners.scripted`).
       num_epochs: passes over a batch.
       num_minibatches: gradient steps a pass.
       sequence_length: L with a memory, which starts from the stored one; the whole rollout unless set.
@@ -65,7 +70,9 @@ class BC:
     adam_eps: float = 1e-5
     # static
     network: ActorCritic = struct.field(pytree_node=False)
-    demonstrator: Literal["expert", "expert_view"] = struct.field(pytree_node=False, default="expert_view")
+    demonstrator: Literal["expert", "expert_view", "optimal", "sft", "hack", "random"] = struct.field(
+        pytree_node=False, default="expert_view"
+    )
     num_epochs: int = struct.field(pytree_node=False, default=1)
     num_minibatches: int = struct.field(pytree_node=False, default=8)
     sequence_length: int | None = struct.field(pytree_node=False, default=None)
@@ -73,8 +80,8 @@ class BC:
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
         check_fields(self)
-        if self.demonstrator not in ("expert", "expert_view"):
-            raise ValueError(f"demonstrator: expected expert or expert_view, got {self.demonstrator!r}")
+        if self.demonstrator not in DEMONSTRATORS:
+            raise ValueError(f"demonstrator: expected one of {', '.join(DEMONSTRATORS)}, got {self.demonstrator!r}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
         """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
@@ -86,9 +93,14 @@ class BC:
         Raises:
           ValueError: it cannot act in such an environment.
         """
-        if not isinstance(env, GridEnv):
-            raise ValueError(f"demonstrator: expected an environment of MiniGrid or BabyAI, got {env.spec.name}")
-        return expert(env, view_only=self.demonstrator == "expert_view")
+        if isinstance(env, GridEnv) and self.demonstrator in ("expert", "expert_view"):
+            return expert(env, view_only=self.demonstrator == "expert_view")
+        if isinstance(env, ToolEnv) and self.demonstrator in SCRIPTS:
+            return scripted(env, self.demonstrator)
+        known = "expert or expert_view" if isinstance(env, GridEnv) else ", ".join(SCRIPTS)
+        if not isinstance(env, GridEnv | ToolEnv):
+            raise ValueError(f"demonstrator: expected an environment of MiniGrid, BabyAI or tools, got {env.spec.name}")
+        raise ValueError(f"demonstrator: expected {known} in {env.spec.name}, got {self.demonstrator!r}")
 
     def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> BCState:
         """The state before the first update, from `params` if given.
@@ -136,30 +148,7 @@ class BC:
 
     def _optimize(self, state: BCState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
         """Steps through all minibatches of all epochs. Metrics are means over them."""
-        lr = anneal(self.lr, self.lr_final, state.update, self.anneal_updates)
-        indices = minibatch.minibatch_indices(
-            key, sequences.mask.shape[0], num_epochs=self.num_epochs, num_minibatches=self.num_minibatches
-        )
-
-        def step(loop: tuple[PyTree, Any], rows: jax.Array) -> tuple[tuple[PyTree, Any], Metrics]:
-            params, optimizer = loop
-            items = minibatch.take(sequences, rows)
-            gradients, metrics = jax.grad(self._loss, has_aux=True)(params, items)
-            params, optimizer, metrics["grad_norm"] = adam_step(
-                params,
-                gradients,
-                optimizer,
-                lr=lr,
-                max_norm=self.max_grad_norm,
-                b1=self.adam_b1,
-                b2=self.adam_b2,
-                eps=self.adam_eps,
-            )
-            return (params, optimizer), metrics
-
-        (params, optimizer), metrics = jax.lax.scan(step, (state.params, state.optimizer), indices)
-        means = {name: values.mean() for name, values in metrics.items()}
-        return params, optimizer, means | {"lr": jnp.asarray(lr, jnp.float32)}
+        return minimize(self, self._loss, state.params, state.optimizer, sequences, key, update=state.update)
 
     def _loss(self, params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
         """The negative log likelihood of the demonstrator's actions, and what to look at beside it."""

@@ -1,14 +1,22 @@
-"""What learners have in common: checks of their fields, and the distribution of actions."""
+"""What learners have in common: checks of their fields, the distribution of actions, and gradient steps over minibatches."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxagent.networks.actor_critic import ActorCritic
-from jaxagent.ops import minibatch
+from jaxagent.ops import across, minibatch
 from jaxagent.ops.distributions import Distribution, from_action_space
-from jaxagent.types import DictSpace, PyTree
+from jaxagent.ops.masked import mean_weights, weighted_mean
+from jaxagent.ops.optimizer import adam_step, anneal
+from jaxagent.types import DictSpace, Metrics, PyTree
+
+Loss = Callable[[PyTree, Any], tuple[jax.Array, Metrics]]  # of parameters and items [n, ...]
 
 # Least and greatest value of the traced fields, by name.
 _RANGES = {
@@ -25,13 +33,22 @@ _RANGES = {
     "anneal_updates": (1.0, math.inf),
     "value_clip_eps": (0.0, math.inf),
     "target_kl": (0.0, math.inf),
+    "clip_eps_high": (0.0, math.inf),
+    "std_floor": (0.0, math.inf),
+    "dual_clip": (1.0, math.inf),
+    "kl_coef": (0.0, math.inf),
+    "kl_target": (0.0, math.inf),
+    "reference_every": (1.0, math.inf),
+    "turn_weight": (0.0, math.inf),
+    "turn_gamma": (0.0, 1.0),
+    "max_importance": (0.0, math.inf),
     "adam_b1": (0.0, 1.0),
     "adam_b2": (0.0, 1.0),
     "adam_eps": (0.0, math.inf),
 }
 
 
-_COUNTS = ("num_epochs", "num_minibatches", "sequence_length")
+_COUNTS = ("num_epochs", "num_minibatches", "num_microbatches", "sequence_length", "oversample")
 
 
 def check_fields(learner: Any) -> None:
@@ -41,10 +58,10 @@ def check_fields(learner: Any) -> None:
         if value is not None and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
             raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
     for field in _COUNTS:
-        value = getattr(learner, field)
+        value = getattr(learner, field, None)
         if value is not None and value < 1:
             raise ValueError(f"{field}: expected a positive integer, got {value}")
-    if learner.sequence_length is not None and not learner.network.memory:
+    if getattr(learner, "sequence_length", None) is not None and not learner.network.memory:
         raise ValueError(f"sequence_length: expected None for a network without memory, got {learner.sequence_length}")
     finals = [field for field in _RANGES if field.endswith("_final") and getattr(learner, field, None) is not None]
     if finals and learner.anneal_updates is None:
@@ -66,3 +83,68 @@ def action_distribution(network: ActorCritic, action_params: PyTree, observation
     space = network.observation
     masked = isinstance(space, DictSpace) and "action_mask" in space
     return from_action_space(network.action, action_params, observation["action_mask"] if masked else None)
+
+
+def minimize(
+    learner: Any,
+    loss: Loss,
+    params: PyTree,
+    optimizer: optax.OptState,
+    items: Any,
+    key: jax.Array,
+    *,
+    update: jax.Array,
+    num_microbatches: int = 1,
+) -> tuple[PyTree, optax.OptState, Metrics]:
+    """One gradient step for every minibatch of every epoch, drawn anew for each. Metrics are means over the steps.
+
+    Args:
+      learner: its `num_epochs`, `num_minibatches`, `lr`, `max_grad_norm` and Adam's fields count, and if it has them `axes` and
+        `target_kl`: minibatches after the first whose metric `approx_kl` exceeds `target_kl` are skipped, that one too.
+      loss: to be minimised, and its metrics; where the batch is spread over axes, what to sum over them.
+      items: leaves [N, ...].
+      update: index of the update, for annealing.
+      num_microbatches: parts that a minibatch's gradient is the sum of, one after the other, to need less memory. The loss of a
+        minibatch must then be the sum of that of its parts.
+    """
+    lr = anneal(learner.lr, learner.lr_final, update, learner.anneal_updates)
+    target_kl, axes = getattr(learner, "target_kl", None), getattr(learner, "axes", ())
+    num_items = jax.tree.leaves(items)[0].shape[0]
+    indices = minibatch.minibatch_indices(
+        key, num_items, num_epochs=learner.num_epochs, num_minibatches=learner.num_minibatches
+    )
+
+    def gradients_of(params: PyTree, rows: jax.Array) -> tuple[PyTree, Metrics]:
+        if num_microbatches == 1:
+            return jax.grad(loss, has_aux=True)(params, minibatch.take(items, rows))
+        parts = jax.lax.map(
+            lambda part: jax.grad(loss, has_aux=True)(params, minibatch.take(items, part)), rows.reshape(num_microbatches, -1)
+        )
+        return jax.tree.map(lambda x: x.sum(0), parts)
+
+    def step(loop: tuple[PyTree, Any, jax.Array], rows: jax.Array) -> tuple[tuple[PyTree, Any, jax.Array], Metrics]:
+        params, optimizer, active = loop
+        gradients, metrics = across.total(gradients_of(params, rows), axes)
+        stepped_params, stepped_optimizer, metrics["grad_norm"] = adam_step(
+            params,
+            gradients,
+            optimizer,
+            lr=lr,
+            max_norm=learner.max_grad_norm,
+            b1=learner.adam_b1,
+            b2=learner.adam_b2,
+            eps=learner.adam_eps,
+        )
+        if target_kl is None:
+            return (stepped_params, stepped_optimizer, active), metrics | {"applied_fraction": jnp.float32(1.0)}
+        active &= metrics["approx_kl"] <= target_kl
+        applied = jax.tree.map(
+            lambda new, old: jnp.where(active, new, old), (stepped_params, stepped_optimizer), (params, optimizer)
+        )
+        return (*applied, active), metrics | {"applied_fraction": active.astype(jnp.float32)}
+
+    (params, optimizer, _), metrics = jax.lax.scan(step, (params, optimizer, jnp.bool_(True)), indices)
+    weights = mean_weights(metrics["applied_fraction"] > 0)
+    means = {name: weighted_mean(values, weights) for name, values in metrics.items()}
+    means["applied_fraction"] = metrics["applied_fraction"].mean()
+    return params, optimizer, means | {"lr": jnp.asarray(lr, jnp.float32)}

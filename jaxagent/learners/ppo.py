@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagent.learners.common import action_distribution, check_batch, check_fields
+from jaxagent.learners.common import action_distribution, check_batch, check_fields, minimize
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch, running_stats
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
-from jaxagent.ops.optimizer import adam_init, adam_step, anneal
+from jaxagent.ops.optimizer import adam_init, anneal
 from jaxagent.ops.policy_losses import clipped_surrogate, is_clipped, kl_estimate
 from jaxagent.ops.returns import gae
 from jaxagent.ops.running_stats import RunningStats
@@ -260,42 +260,14 @@ class PPO:
 
     def _optimize(self, state: PPOState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
         """Steps through all minibatches of all epochs. Metrics are means over the applied ones."""
-        lr = anneal(self.lr, self.lr_final, state.update, self.anneal_updates)
         clip_eps = anneal(self.clip_eps, self.clip_eps_final, state.update, self.anneal_updates)
         entropy_coef = anneal(self.entropy_coef, self.entropy_coef_final, state.update, self.anneal_updates)
-        indices = minibatch.minibatch_indices(
-            key, sequences.mask.shape[0], num_epochs=self.num_epochs, num_minibatches=self.num_minibatches
-        )
 
-        def step(loop: tuple[PyTree, Any, jax.Array], rows: jax.Array) -> tuple[tuple[PyTree, Any, jax.Array], Metrics]:
-            params, optimizer, active = loop
-            items = minibatch.take(sequences, rows)
-            parts = jax.grad(self._loss, has_aux=True)(params, items, clip_eps, entropy_coef)
-            gradients, metrics = across.total(parts, self.axes)
-            stepped_params, stepped_optimizer, metrics["grad_norm"] = adam_step(
-                params,
-                gradients,
-                optimizer,
-                lr=lr,
-                max_norm=self.max_grad_norm,
-                b1=self.adam_b1,
-                b2=self.adam_b2,
-                eps=self.adam_eps,
-            )
-            if self.target_kl is None:
-                return (stepped_params, stepped_optimizer, active), metrics | {"applied_fraction": jnp.float32(1.0)}
-            active &= metrics["approx_kl"] <= self.target_kl
-            applied = jax.tree.map(
-                lambda new, old: jnp.where(active, new, old), (stepped_params, stepped_optimizer), (params, optimizer)
-            )
-            return (*applied, active), metrics | {"applied_fraction": active.astype(jnp.float32)}
+        def loss(params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
+            return self._loss(params, items, clip_eps, entropy_coef)
 
-        (params, optimizer, _), metrics = jax.lax.scan(step, (state.params, state.optimizer, jnp.bool_(True)), indices)
-        weights = mean_weights(metrics["applied_fraction"] > 0)
-        means = {name: weighted_mean(values, weights) for name, values in metrics.items()}
-        means["applied_fraction"] = metrics["applied_fraction"].mean()
-        means |= {"lr": jnp.asarray(lr, jnp.float32), "entropy_coef": jnp.asarray(entropy_coef, jnp.float32)}
-        return params, optimizer, means
+        params, optimizer, metrics = minimize(self, loss, state.params, state.optimizer, sequences, key, update=state.update)
+        return params, optimizer, metrics | {"entropy_coef": jnp.asarray(entropy_coef, jnp.float32)}
 
     def _loss(
         self, params: PyTree, items: Sequences, clip_eps: jax.Array | float, entropy_coef: jax.Array | float

@@ -106,16 +106,16 @@ class ActorCritic(nn.Module):
         if (self.observation, self.action) != (spec.observation, spec.action):
             raise ValueError(f"network: expected one for the observations and actions of {spec.name}, got one for others")
 
-    def checked_params(self, params: PyTree) -> PyTree:
+    def checked_params(self, params: PyTree, *, field: str = "params") -> PyTree:
         """Copies of given parameters.
 
         Raises:
-          ValueError: they do not fit the network.
+          ValueError: they do not fit the network; the message begins with `field`.
         """
         expected = jax.eval_shape(self.initial_params, jax.random.key(0))
         shapes = [jax.tree_util.tree_map_with_path(lambda path, x: (path, x.shape), tree) for tree in (expected, params)]
         if shapes[0] != shapes[1]:
-            raise ValueError("params: expected the tree of arrays of this network, got one of other names or shapes")
+            raise ValueError(f"{field}: expected the tree of arrays of this network, got one of other names or shapes")
         return jax.tree.map(lambda x, like: jnp.array(x, like.dtype), params, expected)
 
     def _encoder(self, name: str) -> Encoder:

@@ -310,6 +310,7 @@ class ToolEnv:
             "components": components,
             "totals": {
                 **totals._asdict(),
+                "success_turns": jnp.where(success, totals.turns, 0),
                 "episodes_with_error": (totals.errors > 0).astype(jnp.int32),
                 "recoveries": (success & (totals.errors > 0)).astype(jnp.int32),
             },
@@ -320,6 +321,10 @@ class ToolEnv:
         """What the last action added, or the window."""
         observation = {"tokens": state.tokens, "num_tokens": state.num_tokens}
         return observation | ({"action_mask": self.action_mask(state)} if self.mask else {})
+
+    def situation(self, state: ToolState) -> tuple[PyTree, jax.Array]:
+        """What the world is in, and the operation that waits for its argument: the state without what is only counted."""
+        return state.world, state.operation
 
     def action_mask(self, state: ToolState) -> jax.Array:
         """The actions that mean something here, bool."""

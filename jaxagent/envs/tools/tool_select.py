@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxagent.envs.tools.base import Operation, Outcome, ToolEnv, ToolParams, Turn, at, token_of
 
 FACTS = 8
-REPEATS = 0.2  # share of the demonstrations' calls that were made before
+REPEATS, PAIRS = 0.2, 0.1  # shares of the demonstrations' calls that were made before, and that tell two facts
 _GET, _PAIR, _BUNDLE = 2, 3, 4  # operations; 0 logs in, 1 looks up, the last answers
 
 
@@ -144,7 +144,7 @@ class ToolSelect:
         return state.answered.astype(jnp.float32)
 
     def scripted(self, script: str, key: jax.Array, state: ToolSelectState) -> tuple[jax.Array, jax.Array]:
-        """optimal: pairs, or a bundle. sft: single facts, and every so often a call once more. hack: one fact over and over."""
+        """optimal: pairs, or a bundle. sft: single facts, seldom pairs, some calls once more. hack: one fact over and over."""
         missing = state.needed & ~state.known
         answer = len(self.operations) - 1
         widest = {"optimal": _BUNDLE if self.bundle else _PAIR, "sft": _GET, "hack": _GET}[script]
@@ -154,7 +154,9 @@ class ToolSelect:
         operation = jnp.where(~state.logged_in, 0, jnp.where(~state.looked_up, 1, jnp.where(finished, answer, widest)))
         argument = jnp.where(operation == widest, fact // size, 0)
         if script == "sft":
-            again_key, what_key = jax.random.split(key)
+            again_key, what_key, pair_key = jax.random.split(key, 3)
+            in_pairs = (operation == _GET) & jax.random.bernoulli(pair_key, PAIRS)
+            operation, argument = jnp.where(in_pairs, _PAIR, operation), jnp.where(in_pairs, fact // 2, argument)
             seen = state.known & state.needed
             again = jax.random.bernoulli(again_key, REPEATS) & jnp.any(seen)
             known_fact = jnp.argmax(jnp.where(seen, jax.random.uniform(what_key, (FACTS,)), -1.0))
