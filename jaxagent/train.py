@@ -103,15 +103,20 @@ class Trainer:
         """Environment steps in one batch."""
         return self.num_envs * self.num_steps
 
-    def init(self, key: jax.Array, *, warm_start: PyTree | None = None) -> RunState:
-        """The state before the first update; `warm_start` holds network parameters to begin with.
+    def init(self, key: jax.Array, *, warm_start: PyTree | None = None, reference: PyTree | None = None) -> RunState:
+        """The state before the first update.
+
+        Args:
+          key: of everything random.
+          warm_start: network parameters to begin with.
+          reference: those of the policy that a learner with `kl_coef` is kept near, unless it is the one it begins with.
 
         Raises:
           ValueError: a static field is wrong; `validate` checks the traced ones too, which needs numbers.
         """
         self._validate_static()
-        init = Trainer._init if self.mesh is None else _in_blocks(self.mesh, Trainer._init, (None, None), _SPREAD)
-        return init(strong(self), key, warm_start)
+        init = Trainer._init if self.mesh is None else _in_blocks(self.mesh, Trainer._init, (None, None, None), _SPREAD)
+        return init(strong(self), key, warm_start, reference)
 
     def step(self, state: RunState) -> tuple[RunState, Metrics]:
         """One batch and one update of the learner."""
@@ -153,10 +158,10 @@ class Trainer:
         assert self.mesh is not None
         return jax.tree.map(partial(NamedSharding, self.mesh), _specs(self.mesh, _SPREAD))
 
-    def _init(self, key: jax.Array, warm_start: PyTree | None) -> RunState:
+    def _init(self, key: jax.Array, warm_start: PyTree | None, reference: PyTree | None) -> RunState:
         learner_key, source_key, run_key = jax.random.split(key, 3)
         return RunState(
-            learner=self.learner.init(learner_key, self.env.spec, params=warm_start),
+            learner=self.learner.init(learner_key, self.env.spec, params=warm_start, reference=reference),
             source=self._source.init(across.own_key(source_key, self._axes), self.learner.policy(), self.params),
             key=run_key,
             update=jnp.zeros((), jnp.int32),

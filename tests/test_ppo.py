@@ -85,6 +85,7 @@ class TestLoss:
             **{k: v.astype(jnp.float32) if v.dtype == np.float64 else v for k, v in arrays.items()},
             is_first=jnp.ones((num, 1), bool),
             value=jnp.zeros((num, 1)),
+            reference=None,
             memory=ppo.network.initial_carry(num),
         )
         loss, metrics = ppo._loss(params, sequences, 0.2, 0.03)
@@ -201,6 +202,67 @@ class TestUpdate:
         assert all(np.isfinite(value) for value in metrics.values())
 
 
+class TestReference:
+    """The divergence from the reference policy: KL(policy || reference), exact, a mean over steps."""
+
+    def _parts(self, *, memory=0, **settings):
+        ppo = learner(memory=memory, num_epochs=1, num_minibatches=1, kl_coef=0.5, **settings)
+        state = sharpened(ppo.init(jax.random.key(0), SPEC))
+        return ppo, state, play(ppo, state, jax.random.key(1))
+
+    def _kl(self, ppo, state, batch):
+        """By hand, [T, B], without memory."""
+        t = batch.transition
+        carry, first = ppo.network.initial_carry(B), jnp.ones((T, B), bool)
+        logits = [
+            np.asarray(ppo.network.apply(params, carry, t.observation, first, method="sequence")[1], np.float64)
+            for params in (state.params, state.reference)
+        ]
+        log_p, log_q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in logits)
+        return (np.exp(log_p) * (log_p - log_q)).sum(-1)
+
+    def test_in_the_loss(self):
+        ppo, state, batch = self._parts()
+        expected = self._kl(ppo, state, batch)
+        assert expected.mean() > 0.1
+        np.testing.assert_allclose(batch.transition.extras["kl"], expected, rtol=1e-3, atol=1e-5)
+        items = ppo._sequences(state, batch, *[jnp.zeros((T, B))] * 2)
+        with_it, without = (ppo._loss(state.params, items, 0.2, 0.0, coef)[0] for coef in (state.kl_coef, None))
+        assert float(with_it - without) == pytest.approx(0.5 * expected.mean(), rel=1e-3)
+        _, metrics = jax.jit(ppo.update)(state, batch, jax.random.key(2))
+        assert float(metrics["kl"]) == pytest.approx(expected.mean(), rel=1e-3) and metrics["kl_coef"] == 0.5
+
+    def test_in_the_reward(self):
+        ppo, state, batch = self._parts(kl_in="reward")
+        assert ppo._sequences(state, batch, *[jnp.zeros((T, B))] * 2).reference is None
+        paid = batch.transition.reward - 0.5 * batch.transition.extras["kl"]
+        plain = learner(num_epochs=1, num_minibatches=1)
+        lesser = Batch(batch.transition._replace(reward=paid), batch.carry)
+        found, _ = jax.jit(ppo.update)(state, batch, jax.random.key(2))
+        expected, _ = jax.jit(plain.update)(state._replace(reference=None, kl_coef=None), lesser, jax.random.key(2))
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), found.params, expected.params)
+
+    def test_the_first_policy_is_the_reference_and_remembers_for_itself(self):
+        """A memory that only the reference has: after an update it is not the policy's, and rollouts go on with both."""
+        ppo = learner(memory=4, num_epochs=1, num_minibatches=1, kl_coef=0.5, kl_target=1e-6, lr=0.1, reference_every=2.0)
+        state = ppo.init(jax.random.key(0), SPEC)
+        batch = play(ppo, state, jax.random.key(1))
+        np.testing.assert_allclose(batch.transition.extras["kl"], 0.0, atol=1e-6)
+        first, _ = jax.jit(ppo.update)(state, batch, jax.random.key(2))
+        batch = play(ppo, first, jax.random.key(1))
+        assert float(batch.transition.extras["kl"].mean()) > 1e-4
+        carries = ppo.policy().act(ppo.agent(first), ppo.policy().init(B), _seen(), jax.random.key(0))[0]
+        assert np.abs(carries.memory[0] - carries.reference_memory[0]).max() > 1e-3
+        second, _ = jax.jit(ppo.update)(first, batch, jax.random.key(2))
+        assert float(second.kl_coef) == pytest.approx(0.5 * 0.9 * 1.1)  # below the target at first, then above it
+        jax.tree.map(np.testing.assert_array_equal, first.reference, state.params)
+        jax.tree.map(np.testing.assert_array_equal, second.reference, second.params)
+
+
+def _seen():
+    return PolicyInput(jnp.ones((B, 3)), jnp.zeros(B, jnp.int32), jnp.zeros(B), jnp.ones(B, bool))
+
+
 class TestMemory:
     @pytest.mark.parametrize("length", [None, 8, 4, 2, 1])
     def test_sequences_start_from_the_memory_that_acted(self, length):
@@ -308,6 +370,8 @@ class TestSettings:
             ({"num_epochs": 0}, "num_epochs: expected a positive integer, got 0"),
             ({"normalize_advantage": "bach"}, "normalize_advantage: expected minibatch, batch or none, got 'bach'"),
             ({"sequence_length": 4}, "sequence_length: expected None for a network without memory, got 4"),
+            ({"kl_target": 0.1}, "kl_target: expected None without kl_coef, got 0.1"),
+            ({"kl_in": "advantage"}, "kl_in: expected loss or reward, got 'advantage'"),
             ({"lr_final": 0.0}, "anneal_updates: expected a number of updates"),
         ],
     )
@@ -336,8 +400,10 @@ class TestSettings:
         other = learner(memory=4).network.initial_params(jax.random.key(0))
         with pytest.raises(ValueError, match="params: expected"):
             ppo.init(jax.random.key(0), SPEC, params=other)
-        with pytest.raises(ValueError, match="reference: expected None"):
+        with pytest.raises(ValueError, match="reference: expected None without kl_coef"):
             ppo.init(jax.random.key(0), SPEC, reference=params)
+        with pytest.raises(ValueError, match="reference: expected the tree of arrays of this network"):
+            learner(kl_coef=0.1).init(jax.random.key(0), SPEC, reference=other)
 
     def test_refuses_a_network_for_another_environment(self):
         other = EnvSpec("Other-v0", Box(-1.0, 1.0, (4,)), Discrete(3), 10)

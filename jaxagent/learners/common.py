@@ -12,6 +12,7 @@ import optax
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch
 from jaxagent.ops.distributions import Distribution, from_action_space
+from jaxagent.ops.kl import adapted
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_step, anneal
 from jaxagent.types import DictSpace, Metrics, PyTree
@@ -63,9 +64,37 @@ def check_fields(learner: Any) -> None:
             raise ValueError(f"{field}: expected a positive integer, got {value}")
     if getattr(learner, "sequence_length", None) is not None and not learner.network.memory:
         raise ValueError(f"sequence_length: expected None for a network without memory, got {learner.sequence_length}")
+    if getattr(learner, "kl_coef", None) is None:
+        for field in ("kl_target", "reference_every"):
+            if getattr(learner, field, None) is not None:
+                raise ValueError(f"{field}: expected None without kl_coef, got {getattr(learner, field)}")
     finals = [field for field in _RANGES if field.endswith("_final") and getattr(learner, field, None) is not None]
     if finals and learner.anneal_updates is None:
         raise ValueError(f"anneal_updates: expected a number of updates where {finals[0]} is set, got None")
+
+
+def reference_params(learner: Any, initial: PyTree, given: PyTree) -> PyTree:
+    """Parameters that the policy is kept near: those given, or the initial ones; None for a learner without `kl_coef`.
+
+    Raises:
+      ValueError: they are given to such a learner, or are not for the network.
+    """
+    if given is None:
+        return None if learner.kl_coef is None else initial
+    if learner.kl_coef is None:
+        raise ValueError("reference: expected None without kl_coef")
+    return learner.network.checked_params(given, field="reference")
+
+
+def followed(learner: Any, state: Any, params: PyTree, divergence: jax.Array) -> tuple[PyTree, jax.Array]:
+    """The reference and the coefficient after an update to `params`, before which there was this divergence."""
+    reference, coef = state.reference, state.kl_coef
+    if learner.kl_target is not None:
+        coef = adapted(coef, divergence, learner.kl_target)
+    if learner.reference_every is not None:
+        is_due = (state.update + 1) % jnp.asarray(learner.reference_every, jnp.int32) == 0
+        reference = jax.tree.map(lambda new, old: jnp.where(is_due, new, old), params, reference)
+    return reference, coef
 
 
 def check_batch(learner: Any, *, num_steps: int, num_envs: int) -> None:

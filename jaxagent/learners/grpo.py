@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagent.learners.common import action_distribution, check_fields, minimize
+from jaxagent.learners.common import action_distribution, check_fields, followed, minimize, reference_params
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, groups, kl
 from jaxagent.ops.distributions import Distribution
@@ -132,9 +132,6 @@ class GRPO:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
         if self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2 episodes to compare, got {self.group_size}")
-        if self.kl_coef is None and (self.kl_target is not None or self.reference_every is not None):
-            field = "kl_target" if self.kl_target is not None else "reference_every"
-            raise ValueError(f"{field}: expected None without kl_coef, got {getattr(self, field)}")
         if self.lag < 0:
             raise ValueError(f"lag: expected a number of updates, got {self.lag}")
 
@@ -156,17 +153,11 @@ class GRPO:
         """
         self.network.check_spec(spec)
         initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
-        if reference is not None:
-            if self.kl_coef is None:
-                raise ValueError("reference: expected None without kl_coef")
-            reference = self.network.checked_params(reference, field="reference")
-        elif self.kl_coef is not None:
-            reference = initial
         return GRPOState(
             params=initial,
             optimizer=adam_init(initial),
             update=jnp.zeros((), jnp.int32),
-            reference=reference,
+            reference=reference_params(self, initial, reference),
             kl_coef=None if self.kl_coef is None else jnp.asarray(self.kl_coef, jnp.float32),
             acting=jax.tree.map(lambda x: jnp.stack([x] * self.lag), initial) if self.lag else None,
         )
@@ -200,11 +191,7 @@ class GRPO:
         reference, kl_coef, acting = state.reference, state.kl_coef, state.acting
         if kl_coef is not None:
             metrics["kl_coef"] = kl_coef
-            if self.kl_target is not None:
-                kl_coef = kl.adapted(kl_coef, metrics["kl"], self.kl_target)
-            if self.reference_every is not None:
-                is_due = (state.update + 1) % jnp.asarray(self.reference_every, jnp.int32) == 0
-                reference = jax.tree.map(lambda new, old: jnp.where(is_due, new, old), params, reference)
+            reference, kl_coef = followed(self, state, params, metrics["kl"])
         if acting is not None:
             acting = jax.tree.map(lambda queue, now: jnp.concatenate([queue[1:], now[None]]), acting, state.params)
         return GRPOState(params, optimizer, state.update + 1, reference, kl_coef, acting), metrics

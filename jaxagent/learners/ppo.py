@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagent.learners.common import action_distribution, check_batch, check_fields, minimize
+from jaxagent.learners.common import action_distribution, check_batch, check_fields, followed, minimize, reference_params
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch, running_stats
+from jaxagent.ops.distributions import Distribution
+from jaxagent.ops.kl import divergence
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, standardize, weighted_mean, weighted_variance
 from jaxagent.ops.optimizer import adam_init, anneal
@@ -30,6 +32,7 @@ class PPOAgent(NamedTuple):
 
     params: PyTree
     observation_stats: RunningStats | None
+    reference: PyTree  # parameters; None without a reference policy
 
 
 class PPOState(NamedTuple):
@@ -38,12 +41,15 @@ class PPOState(NamedTuple):
     update: jax.Array  # int32, updates done
     observation_stats: RunningStats | None  # None unless observations are normalised
     return_stats: RunningStats | None  # of discounted returns; None unless rewards are normalised
+    reference: PyTree  # parameters that the policy is kept near; None without
+    kl_coef: jax.Array | None  # float32, as it has adapted; None without a reference
 
 
 class PPOCarry(NamedTuple):
     """A policy's memory. Leaves are `[B, ...]`."""
 
     memory: Carry  # the network's
+    reference_memory: Carry  # the reference policy's; None without
     past_return: jax.Array | None  # [B] discounted sum of the episode's earlier rewards; None unless rewards are normalised
 
 
@@ -58,6 +64,7 @@ class Sequences(NamedTuple):
     advantage: jax.Array
     target: jax.Array  # of the value
     mask: jax.Array
+    reference: PyTree  # action parameters of the reference policy; None unless the loss reads them
     memory: Carry  # [N, ...] before the first step
 
 
@@ -79,6 +86,10 @@ class PPO:
       anneal_updates: index of the update at which the final values are reached.
       value_clip_eps: bound on a value's change, in units of value.
       target_kl: minibatches after the first whose `KL(old || new)` exceeds it are skipped, that one too.
+      kl_coef: weight of `KL(policy || reference)` in nats a step, at first where there is a target. The reference is the
+        policy that training begins with, unless another is given.
+      kl_target: divergence, in nats a step, to which the weight adapts.
+      reference_every: updates after which the reference becomes the policy that there is then.
       adam_b1, adam_b2, adam_eps: Adam's decay rates and the number that keeps it from dividing by zero.
       network: the actor-critic.
       num_epochs: passes over a batch.
@@ -87,6 +98,7 @@ class PPO:
       normalize_advantage: over what advantages are standardised.
       normalize_observation: whether float observations are standardised by running statistics.
       normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
+      kl_in: where the divergence counts: in the `loss`, or in the `reward`.
       axes: mapped axes that a batch is spread over, where `update` takes a part of it; a `Trainer` with a mesh sets them.
     """
 
@@ -104,6 +116,9 @@ class PPO:
     anneal_updates: float | None = None
     value_clip_eps: float | None = None
     target_kl: float | None = None
+    kl_coef: float | None = None
+    kl_target: float | None = None
+    reference_every: float | None = None
     adam_b1: float = 0.9
     adam_b2: float = 0.999
     adam_eps: float = 1e-5
@@ -115,6 +130,7 @@ class PPO:
     normalize_advantage: Literal["minibatch", "batch", "none"] = struct.field(pytree_node=False, default="minibatch")
     normalize_observation: bool = struct.field(pytree_node=False, default=False)
     normalize_reward: bool = struct.field(pytree_node=False, default=False)
+    kl_in: Literal["loss", "reward"] = struct.field(pytree_node=False, default="loss")
     axes: across.Axes = struct.field(pytree_node=False, default=())
 
     def validate(self) -> None:
@@ -122,19 +138,19 @@ class PPO:
         check_fields(self)
         if self.normalize_advantage not in ("minibatch", "batch", "none"):
             raise ValueError(f"normalize_advantage: expected minibatch, batch or none, got {self.normalize_advantage!r}")
+        if self.kl_in not in ("loss", "reward"):
+            raise ValueError(f"kl_in: expected loss or reward, got {self.kl_in!r}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
         """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
         check_batch(self, num_steps=num_steps, num_envs=num_envs)
 
     def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> PPOState:
-        """The state before the first update, from `params` if given.
+        """The state before the first update, from `params` if given. The reference is `reference`, or these parameters.
 
         Raises:
-          ValueError: the network is not for such an environment, `params` are not for the network, or there is a `reference`.
+          ValueError: the network is not for such an environment, or `params` or `reference` are not for the network.
         """
-        if reference is not None:
-            raise ValueError("reference: expected None, since PPO keeps to no reference policy")
         self.network.check_spec(spec)
         observation = self.network.zero_observation()
         return_stats = running_stats.init(jnp.zeros(())) if self.normalize_reward else None
@@ -145,33 +161,38 @@ class PPO:
             update=jnp.zeros((), jnp.int32),
             observation_stats=running_stats.init(observation) if self.normalize_observation else None,
             return_stats=return_stats,
+            reference=reference_params(self, initial, reference),
+            kl_coef=None if self.kl_coef is None else jnp.asarray(self.kl_coef, jnp.float32),
         )
 
     def agent(self, state: PPOState) -> PPOAgent:
         """What acting reads of the state."""
-        return PPOAgent(state.params, state.observation_stats)
+        return PPOAgent(state.params, state.observation_stats, state.reference)
 
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest.
 
-        `act` adds to the extras `log_prob` and `value`; `carry` (the memory fed in) where sequences start inside a rollout; and
-        `past_return` where rewards are normalised.
+        `act` adds to the extras `log_prob` and `value`; `carry` (the memory fed in) where sequences start inside a rollout;
+        `past_return` where rewards are normalised; `kl` and `reference` (action parameters) where there is a reference policy,
+        which the likeliest actions are not compared with.
         """
+        compares = self.kl_coef is not None and not greedy
 
         def init(num_rows: int) -> PPOCarry:
             past_return = jnp.zeros(num_rows, jnp.float32) if self.normalize_reward else None
-            return PPOCarry(self.network.initial_carry(num_rows), past_return)
+            memory = self.network.initial_carry(num_rows)
+            return PPOCarry(memory, memory if compares else None, past_return)
 
-        def forward(agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput) -> tuple[Carry, PyTree, jax.Array]:
+        def forward(agent: PPOAgent, params: PyTree, memory: Carry, inputs: PolicyInput) -> tuple[Carry, PyTree, jax.Array]:
             observation = _normalized(agent.observation_stats, inputs.observation)
-            output: Any = self.network.apply(agent.params, carry.memory, observation, inputs.is_first)
+            output: Any = self.network.apply(params, memory, observation, inputs.is_first)
             return output
 
         def act(
             agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput, key: jax.Array
         ) -> tuple[PPOCarry, PyTree, dict[str, PyTree]]:
-            memory, action_params, value = forward(agent, carry, inputs)
-            distribution = action_distribution(self.network, action_params, inputs.observation)
+            memory, action_params, value = forward(agent, agent.params, carry.memory, inputs)
+            distribution = self._distribution(action_params, inputs.observation)
             action = distribution.mode() if greedy else distribution.sample(key)
             extras = {"log_prob": distribution.log_prob(action), "value": value}
             if self.sequence_length is not None:
@@ -180,10 +201,15 @@ class PPO:
             if carry.past_return is not None:
                 past_return = jnp.where(inputs.is_first, 0.0, self.gamma * carry.past_return + inputs.last_reward)
                 extras["past_return"] = past_return
-            return PPOCarry(memory, past_return), action, extras
+            reference_memory = None
+            if compares:
+                reference_memory, reference, _ = forward(agent, agent.reference, carry.reference_memory, inputs)
+                extras["kl"] = divergence("exact", distribution, self._distribution(reference, inputs.observation), action)
+                extras["reference"] = reference
+            return PPOCarry(memory, reference_memory, past_return), action, extras
 
         def value(agent: PPOAgent, carry: PPOCarry, inputs: PolicyInput) -> jax.Array:
-            return forward(agent, carry, inputs)[2]
+            return forward(agent, agent.params, carry.memory, inputs)[2]
 
         return Policy(init, act, value)
 
@@ -192,6 +218,8 @@ class PPO:
         transition = batch.transition
         weights = mean_weights(transition.mask, self.axes)
         return_stats, reward = self._normalized_reward(state.return_stats, transition, weights)
+        if state.kl_coef is not None and self.kl_in == "reward":
+            reward = reward - state.kl_coef * transition.extras["kl"]
         value, next_value = transition.extras["value"], transition.extras["next_value"]
         advantage, target = gae(
             reward,
@@ -211,12 +239,18 @@ class PPO:
             weighted_variance(target, weights, self.axes) + 1e-8
         )
         metrics["value"] = weighted_mean(value, weights, self.axes)
+        reference, kl_coef = state.reference, state.kl_coef
+        if kl_coef is not None:
+            metrics |= {"kl": weighted_mean(transition.extras["kl"], weights, self.axes), "kl_coef": kl_coef}
+            reference, kl_coef = followed(self, state, params, metrics["kl"])
         state = PPOState(
             params=params,
             optimizer=optimizer,
             update=state.update + 1,
             observation_stats=self._updated(state.observation_stats, transition.observation, transition.mask),
             return_stats=return_stats,
+            reference=reference,
+            kl_coef=kl_coef,
         )
         return state, metrics
 
@@ -254,6 +288,7 @@ class PPO:
             advantage=advantage,
             target=target,
             mask=transition.mask,
+            reference=transition.extras.get("reference") if self.kl_in == "loss" else None,
             memory=(),
         )
         return minibatch.split_sequences(steps, length)._replace(memory=memory)
@@ -264,13 +299,18 @@ class PPO:
         entropy_coef = anneal(self.entropy_coef, self.entropy_coef_final, state.update, self.anneal_updates)
 
         def loss(params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
-            return self._loss(params, items, clip_eps, entropy_coef)
+            return self._loss(params, items, clip_eps, entropy_coef, state.kl_coef)
 
         params, optimizer, metrics = minimize(self, loss, state.params, state.optimizer, sequences, key, update=state.update)
         return params, optimizer, metrics | {"entropy_coef": jnp.asarray(entropy_coef, jnp.float32)}
 
     def _loss(
-        self, params: PyTree, items: Sequences, clip_eps: jax.Array | float, entropy_coef: jax.Array | float
+        self,
+        params: PyTree,
+        items: Sequences,
+        clip_eps: jax.Array | float,
+        entropy_coef: jax.Array | float,
+        kl_coef: jax.Array | None = None,
     ) -> tuple[jax.Array, Metrics]:
         """Eq. 9, to be minimised, and its parts; where the batch is spread over axes, what to sum over them."""
         memory = items.memory
@@ -278,7 +318,7 @@ class PPO:
         weights = mean_weights(items.mask, self.axes)
         output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
         _, action_params, value = output
-        distribution = action_distribution(self.network, action_params, items.observation)
+        distribution = self._distribution(action_params, items.observation)
         log_ratio = distribution.log_prob(items.action) - items.log_prob
         advantage = items.advantage
         if self.normalize_advantage == "minibatch":
@@ -292,6 +332,9 @@ class PPO:
         value_loss = weighted_mean(value_errors, weights)
         entropy = weighted_mean(distribution.entropy(), weights)
         loss = policy_loss + self.value_coef * value_loss - entropy_coef * entropy
+        if kl_coef is not None and items.reference is not None:
+            reference = self._distribution(items.reference, items.observation)
+            loss += kl_coef * weighted_mean(divergence("exact", distribution, reference, items.action), weights)
         return loss, {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -299,6 +342,9 @@ class PPO:
             "approx_kl": weighted_mean(kl_estimate(log_ratio), weights),
             "clip_fraction": weighted_mean(is_clipped(log_ratio, clip_eps), weights),
         }
+
+    def _distribution(self, action_params: PyTree, observation: PyTree) -> Distribution:
+        return action_distribution(self.network, action_params, observation)
 
 
 def _normalized(stats: RunningStats | None, observation: PyTree) -> PyTree:
