@@ -44,7 +44,9 @@ def test_loss_and_accuracy_by_hand():
     ("settings", "message"),
     [
         ({"lr": -1.0}, "lr: expected a number in"),
-        ({"demonstrator": "teacher"}, "demonstrator: expected expert or expert_view, got 'teacher'"),
+        ({"demonstrator": "teacher"}, "demonstrator: expected one of expert, expert_view, optimal, .*, got 'teacher'"),
+        ({"held_out": 1.0}, "held_out: expected a share between 0 and 1, got 1.0"),
+        ({"patience": 3}, "patience: expected None without held_out, got 3"),
         ({"sequence_length": 4}, "sequence_length: expected None for a network without memory"),
         ({"lr_final": 0.0}, "anneal_updates: expected a number of updates"),
     ],
@@ -59,8 +61,45 @@ def test_what_is_refused(settings, message):
 def test_the_expert_plays_no_other_games():
     env, params = ja.make("Collector-v0")
     trainer = ja.Trainer(env, params, cloner(env.spec), num_envs=8, num_steps=8)
-    with pytest.raises(ValueError, match="demonstrator: expected an environment of MiniGrid or BabyAI, got Collector-v0"):
+    with pytest.raises(
+        ValueError, match="demonstrator: expected an environment of MiniGrid, BabyAI or tools, got Collector-v0"
+    ):
         trainer.validate()
+
+
+@pytest.mark.fast
+def test_demonstrators_are_those_of_the_environment():
+    for name, demonstrator, message in (
+        ("ToolSelect-v0", "expert", "demonstrator: expected optimal, sft, hack, random in ToolSelect-v0, got 'expert'"),
+        ("BabyAI-GoToLocal-v0", "sft", "demonstrator: expected expert or expert_view in BabyAI-GoToLocal-v0, got 'sft'"),
+    ):
+        env, params = ja.make(name)
+        trainer = ja.Trainer(env, params, cloner(env.spec, demonstrator=demonstrator), num_envs=8, num_steps=8)
+        with pytest.raises(ValueError, match=message):
+            trainer.validate()
+
+
+def test_held_out_demonstrations_decide_when_to_stop():
+    """What is learnt is noise: its loss falls, the loss of what is held out rises, and the best parameters act on."""
+    learner = cloner(lr=0.03, num_minibatches=1, held_out=0.25, patience=3)
+    learner.validate_batch(num_steps=4, num_envs=16)
+    state = learner.init(jax.random.key(0), SPEC)
+    observation_key, action_key = jax.random.split(jax.random.key(1))
+    observation = jax.random.normal(observation_key, (4, 16, 1))
+    demonstrations = batch(observation, jax.random.randint(action_key, (4, 16), 0, 2))
+    update, rows, states = jax.jit(learner.update), [], [state]
+    for i in range(40):
+        state, metrics = update(states[-1], demonstrations, jax.random.key(i))
+        rows.append({name: float(value) for name, value in metrics.items()})
+        states.append(state)
+    losses = [row["held_out_loss"] for row in rows]
+    best = int(np.argmin(losses))
+    stopped = next(i for i, row in enumerate(rows) if not row["learns"])
+    assert stopped == best + 4, "three updates without a better one"
+    for found, expected in ((learner.agent(states[-1]), states[best + 1].params), (states[-1].params, states[stopped].params)):
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+    with pytest.raises(ValueError, match="held_out: expected a share of 2 environments, some but not all, got 0.1"):
+        cloner(held_out=0.1).validate_batch(num_steps=4, num_envs=2)
 
 
 @pytest.mark.parametrize("memory", [0, 16])

@@ -7,17 +7,18 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.tools.base import SCRIPTS, ToolEnv
-from jaxagent.learners.common import action_distribution, check_batch, check_fields, minimize
+from jaxagent.learners.common import action_distribution, check_batch, check_fields, cloning_loss, minimize
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch
 from jaxagent.ops.lanes import one_by_one_on_cpu
-from jaxagent.ops.masked import mean_weights, weighted_mean
+from jaxagent.ops.masked import mean_weights
 from jaxagent.ops.optimizer import adam_init
 from jaxagent.planners.expert import expert
 from jaxagent.planners.scripted import scripted
@@ -26,10 +27,19 @@ from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, 
 DEMONSTRATORS = ("expert", "expert_view", *SCRIPTS)
 
 
+class Best(NamedTuple):
+    """What predicted the held-out demonstrations best so far."""
+
+    params: PyTree
+    loss: jax.Array  # float32
+    waited: jax.Array  # int32, updates since
+
+
 class BCState(NamedTuple):
     params: PyTree
     optimizer: optax.OptState
     update: jax.Array  # int32, updates done
+    best: Best | None  # None unless demonstrations are held out
 
 
 class Sequences(NamedTuple):
@@ -58,11 +68,15 @@ class BC:
       num_epochs: passes over a batch.
       num_minibatches: gradient steps a pass.
       sequence_length: L with a memory, which starts from the stored one; the whole rollout unless set.
+      held_out: share of the environments whose demonstrations are not learnt from. Their loss decides which parameters act: the
+        best so far.
+      patience: updates without a better one after which learning stops.
     """
 
     # traced
     lr: float = 1e-3
     max_grad_norm: float = 0.5
+    patience: float | None = None
     lr_final: float | None = None
     anneal_updates: float | None = None
     adam_b1: float = 0.9
@@ -76,16 +90,24 @@ class BC:
     num_epochs: int = struct.field(pytree_node=False, default=1)
     num_minibatches: int = struct.field(pytree_node=False, default=8)
     sequence_length: int | None = struct.field(pytree_node=False, default=None)
+    held_out: float | None = struct.field(pytree_node=False, default=None)
 
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
         check_fields(self)
         if self.demonstrator not in DEMONSTRATORS:
             raise ValueError(f"demonstrator: expected one of {', '.join(DEMONSTRATORS)}, got {self.demonstrator!r}")
+        if self.held_out is not None and not 0.0 < self.held_out < 1.0:
+            raise ValueError(f"held_out: expected a share between 0 and 1, got {self.held_out}")
+        if self.patience is not None and self.held_out is None:
+            raise ValueError(f"patience: expected None without held_out, got {self.patience}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
         """Raises ValueError if batches `[num_steps, num_envs]` cannot be cut into equal minibatches."""
-        check_batch(self, num_steps=num_steps, num_envs=num_envs)
+        left = num_envs - self._num_held_out(num_envs)
+        if left in (0, num_envs) and self.held_out is not None:
+            raise ValueError(f"held_out: expected a share of {num_envs} environments, some but not all, got {self.held_out}")
+        check_batch(self, num_steps=num_steps, num_envs=left)
 
     def teacher(self, env: Environment) -> Policy:
         """The demonstrator.
@@ -112,11 +134,12 @@ class BC:
             raise ValueError("reference: expected None, since cloning keeps to no reference policy")
         self.network.check_spec(spec)
         initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
-        return BCState(initial, adam_init(initial), jnp.zeros((), jnp.int32))
+        best = None if self.held_out is None else Best(initial, jnp.float32(jnp.finfo(jnp.float32).max), jnp.int32(0))
+        return BCState(initial, adam_init(initial), jnp.zeros((), jnp.int32), best)
 
     def agent(self, state: BCState) -> PyTree:
         """What acting reads of the state: the parameters."""
-        return state.params
+        return state.params if state.best is None else state.best.params
 
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest.
@@ -143,25 +166,40 @@ class BC:
         sequences = minibatch.split_sequences(steps, length)._replace(
             memory=minibatch.starting_memory(batch.carry, stored, length, num_steps)
         )
-        params, optimizer, metrics = one_by_one_on_cpu(BC._optimize)(self, state, sequences, key)
-        return BCState(params, optimizer, state.update + 1), metrics
+        return one_by_one_on_cpu(BC._optimize)(self, state, sequences, key, transition.mask)
 
-    def _optimize(self, state: BCState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
-        """Steps through all minibatches of all epochs. Metrics are means over them."""
-        return minimize(self, self._loss, state.params, state.optimizer, sequences, key, update=state.update)
+    def _optimize(self, state: BCState, sequences: Sequences, key: jax.Array, mask: jax.Array) -> tuple[BCState, Metrics]:
+        """Steps through all minibatches of all epochs; metrics are means over them. `mask` is the batch's, [T, B]."""
+        num_envs, best = mask.shape[1], state.best
+        if best is None:
+            params, optimizer, metrics = minimize(
+                self, self._loss, state.params, state.optimizer, sequences, key, update=state.update
+            )
+            return BCState(params, optimizer, state.update + 1, None), metrics
+        is_held_out = np.arange(sequences.mask.shape[0]) % num_envs < self._num_held_out(num_envs)
+        learnt, held_out = (
+            minibatch.take(sequences, jnp.asarray(np.flatnonzero(rows))) for rows in (~is_held_out, is_held_out)
+        )
+        trained = minimize(self, self._loss, state.params, state.optimizer, learnt, key, update=state.update)
+        goes_on = jnp.bool_(True) if self.patience is None else best.waited < self.patience
+        params, optimizer = jax.tree.map(
+            lambda new, old: jnp.where(goes_on, new, old), trained[:2], (state.params, state.optimizer)
+        )
+        loss = self._loss(params, held_out)[0]
+        is_better = goes_on & (loss < best.loss)
+        best = Best(
+            params=jax.tree.map(lambda new, old: jnp.where(is_better, new, old), params, best.params),
+            loss=jnp.where(is_better, loss, best.loss),
+            waited=jnp.where(is_better, 0, best.waited + 1),
+        )
+        metrics = trained[2] | {"held_out_loss": loss, "learns": goes_on.astype(jnp.float32)}
+        return BCState(params, optimizer, state.update + 1, best), metrics
+
+    def _num_held_out(self, num_envs: int) -> int:
+        return 0 if self.held_out is None else round(self.held_out * num_envs)
 
     def _loss(self, params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
         """The negative log likelihood of the demonstrator's actions, and what to look at beside it."""
         memory = items.memory
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
-        weights = mean_weights(items.mask)
-        output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
-        distribution = action_distribution(self.network, output[1], items.observation)
-        loss = -weighted_mean(distribution.log_prob(items.action), weights)
-        agrees = distribution.mode() == items.action
-        agrees = agrees.all(axis=tuple(range(items.mask.ndim, agrees.ndim))).astype(jnp.float32)
-        return loss, {
-            "loss": loss,
-            "accuracy": weighted_mean(agrees, weights),
-            "entropy": weighted_mean(distribution.entropy(), weights),
-        }
+        return cloning_loss(self.network, params, memory, items, mean_weights(items.mask))

@@ -43,6 +43,8 @@ _RANGES = {
     "turn_weight": (0.0, math.inf),
     "turn_gamma": (0.0, 1.0),
     "max_importance": (0.0, math.inf),
+    "patience": (1.0, math.inf),
+    "min_return": (-math.inf, math.inf),
     "adam_b1": (0.0, 1.0),
     "adam_b2": (0.0, 1.0),
     "adam_eps": (0.0, math.inf),
@@ -112,6 +114,28 @@ def action_distribution(network: ActorCritic, action_params: PyTree, observation
     space = network.observation
     masked = isinstance(space, DictSpace) and "action_mask" in space
     return from_action_space(network.action, action_params, observation["action_mask"] if masked else None)
+
+
+def cloning_loss(
+    network: ActorCritic, params: PyTree, memory: PyTree, steps: Any, weights: jax.Array
+) -> tuple[jax.Array, Metrics]:
+    """The negative log likelihood of the actions of some steps, and what to look at beside it.
+
+    Args:
+      memory: [N, ...], before the first step.
+      steps: with `observation`, `is_first` and `action`, leaves [T, N, ...].
+      weights: [T, N]; they sum to 1.
+    """
+    output: Any = network.apply(params, memory, steps.observation, steps.is_first, method="sequence")
+    distribution = action_distribution(network, output[1], steps.observation)
+    loss = -weighted_mean(distribution.log_prob(steps.action), weights)
+    agrees = distribution.mode() == steps.action
+    agrees = agrees.all(axis=tuple(range(weights.ndim, agrees.ndim))).astype(jnp.float32)
+    return loss, {
+        "loss": loss,
+        "accuracy": weighted_mean(agrees, weights),
+        "entropy": weighted_mean(distribution.entropy(), weights),
+    }
 
 
 def minimize(
