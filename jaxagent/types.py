@@ -91,6 +91,7 @@ class EnvSpec:
       action: structure of one action.
       max_steps: an upper bound on the steps of an episode, whatever the params.
       components: names of the reward components in `info["components"]`, if any.
+      max_tokens: an upper bound on the tokens that the observations of an episode add up to, where they are a stream of tokens.
     """
 
     name: str
@@ -98,6 +99,7 @@ class EnvSpec:
     action: ActionSpace
     max_steps: int
     components: tuple[str, ...] = ()
+    max_tokens: int | None = None
 
 
 class Transition(NamedTuple):

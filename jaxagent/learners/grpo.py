@@ -315,9 +315,8 @@ class GRPO:
 
     def _outputs(self, params: PyTree, steps: Transition | Episodes) -> PyTree:
         """Action parameters for whole episodes [T, B]."""
-        memory = self.network.initial_carry(steps.is_first.shape[1])
-        output: Any = self.network.apply(params, memory, steps.observation, steps.is_first, method="sequence")
-        return output[1]
+        output: Any = self.network.apply(params, steps.observation, steps.is_first, method="episodes")
+        return output[0]
 
     def _distribution(self, action_params: PyTree, steps: Transition | Episodes) -> Distribution:
         return action_distribution(self.network, action_params, steps.observation)

@@ -1,7 +1,7 @@
 """Policy and value networks. Letters: `T` time, `B` batch, `N` rows, `H` memory width."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import jax
@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from jaxagent.networks.layers import GRU, Dense
 from jaxagent.networks.torsos import ACTIVATIONS, Torso, has_image
+from jaxagent.networks.transformer import Size, Transformer, empty_cache, is_token_stream
 from jaxagent.ops.distributions import num_params
 from jaxagent.types import ActionSpace, Box, Carry, DictSpace, EnvSpec, PyTree, Space
 
@@ -24,11 +25,20 @@ class Encoder(nn.Module):
         if self.memory:
             self.gru = GRU(self.memory)
 
-    def __call__(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, jax.Array]:
+    def __call__(
+        self, carry: Carry, observation: PyTree, is_first: jax.Array, *, num_tokens: int | None = None
+    ) -> tuple[Carry, jax.Array]:
         """Observations, leaves [T, B, ...], to features [T, B, ...]. The carry is [B, H], or empty without memory."""
+        del num_tokens
+        carry = initial_memory(self.memory, is_first.shape[1]) if carry is None else carry
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), observation)
         features = self.torso(rows).reshape(*is_first.shape, -1)
         return self.gru(carry, features, is_first) if self.memory else (carry, features)
+
+
+def initial_memory(width: int, num_rows: int) -> Carry:
+    """Of a GRU, [N, H]; empty without one."""
+    return jnp.zeros((num_rows, width), jnp.float32) if width else ()
 
 
 class ActorCritic(nn.Module):
@@ -44,7 +54,10 @@ class ActorCritic(nn.Module):
       activation: of the dense layers and convolutions.
       film: whether other entries of an observation modulate its images.
       shared: whether actor and critic share one encoder.
-      memory: H, width of the recurrent memory; 0 for none.
+      memory: H, width of the recurrent memory, or context of the transformer; 0 for none.
+      bag: whether vectors of integers of one range are summed embeddings.
+      transformer: its size, where one encodes.
+      episode_tokens: bound of the tokens that an episode shows, where it shows any.
     """
 
     observation: Space
@@ -55,6 +68,9 @@ class ActorCritic(nn.Module):
     film: bool
     shared: bool
     memory: int
+    bag: bool = False
+    transformer: Size | None = None
+    episode_tokens: int | None = None
 
     def setup(self) -> None:
         names = ("encoder",) if self.shared else ("actor_encoder", "critic_encoder")
@@ -82,15 +98,26 @@ class ActorCritic(nn.Module):
     def sequence(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, PyTree, jax.Array]:
         """The same for consecutive steps [T, B, ...], from the carry before the first of them."""
         carries, features = zip(*(e(c, observation, is_first) for e, c in zip(self.encoders, carry, strict=True)), strict=True)
-        action_params: PyTree = self.actor_head(features[0])
-        if isinstance(self.action, Box):
-            action_params = (action_params, jnp.broadcast_to(self.log_std, action_params.shape))
-        return carries, action_params, self.critic_head(features[-1])[..., 0]
+        return carries, *self._heads(features)
+
+    def episodes(self, observation: PyTree, is_first: jax.Array) -> tuple[PyTree, jax.Array]:
+        """The same for rows that hold one episode each from its start [T, B, ...], without the carry."""
+        features = [e(None, observation, is_first, num_tokens=self.episode_tokens)[1] for e in self.encoders]
+        return self._heads(features)
 
     def initial_carry(self, num_rows: int) -> Carry:
         """An empty memory of `num_rows` rows: one entry an encoder."""
-        entry = jnp.zeros((num_rows, self.memory), jnp.float32) if self.memory else ()
+        if self.transformer is not None:
+            entry: Carry = empty_cache(self.observation, self.transformer, num_rows)
+        else:
+            entry = initial_memory(self.memory, num_rows)
         return (entry,) if self.shared else (entry, entry)
+
+    def _heads(self, features: Sequence[jax.Array]) -> tuple[PyTree, jax.Array]:
+        action_params: PyTree = self.actor_head(features[0])
+        if isinstance(self.action, Box):
+            action_params = (action_params, jnp.broadcast_to(self.log_std, action_params.shape))
+        return action_params, self.critic_head(features[-1])[..., 0]
 
     def zero_observation(self) -> PyTree:
         """One observation of zeros: its leaves show shapes and dtypes."""
@@ -118,27 +145,36 @@ class ActorCritic(nn.Module):
             raise ValueError(f"{field}: expected the tree of arrays of this network, got one of other names or shapes")
         return jax.tree.map(lambda x, like: jnp.array(x, like.dtype), params, expected)
 
-    def _encoder(self, name: str) -> Encoder:
-        torso = Torso(self.observation, self.hidden, self.channels, self.activation, self.film)
+    def _encoder(self, name: str) -> Encoder | Transformer:
+        torso = Torso(self.observation, self.hidden, self.channels, self.activation, self.film, self.bag)
+        if self.transformer is not None:
+            return Transformer(self.observation, self.transformer, torso, name=name)
         return Encoder(torso, self.memory, name=name)
 
 
 def actor_critic(
     spec: EnvSpec,
     *,
-    torso: Literal["auto", "mlp", "cnn"] = "auto",
+    torso: Literal["auto", "mlp", "cnn", "bag", "transformer"] = "auto",
     hidden: tuple[int, ...] = (64, 64),
     channels: tuple[int, ...] = (16, 32),
     activation: str = "tanh",
     film: bool = False,
     shared: bool = True,
     memory: int = 0,
+    layers: int = 2,
+    heads: int = 4,
+    width: int = 64,
+    context: int = 128,
+    bf16: bool = False,
+    remat: bool = False,
 ) -> ActorCritic:
     """Networks for an environment.
 
     Args:
       spec: what the environment takes and gives.
-      torso: `cnn` convolves over images, `mlp` flattens them, `auto` convolves where there is an image.
+      torso: `cnn` convolves over images, `mlp` flattens them, `auto` convolves where there is an image. `bag` adds up an
+        embedding for each token at its place. `transformer` attends to all tokens of the episode, or to all its observations.
       hidden: widths of the dense layers.
       channels: features of the convolutions.
       activation: elu, gelu, relu, silu or tanh.
@@ -146,11 +182,15 @@ def actor_critic(
         (Perez et al. 2018).
       shared: one encoder for actor and critic, or one each.
       memory: width of a recurrent memory (GRU) behind the encoder; 0 for none.
+      layers, heads, width: of a transformer.
+      context: tokens, or observations, that it looks back on.
+      bf16: whether a transformer computes products in bfloat16.
+      remat: whether it computes activations once more for the gradient, to need less memory.
 
     Raises:
       ValueError: a setting has no meaning, or `cnn` was asked for without an image.
     """
-    _check_known("torso", torso, ("auto", "mlp", "cnn"))
+    _check_known("torso", torso, ("auto", "mlp", "cnn", "bag", "transformer"))
     _check_known("activation", activation, ACTIVATIONS)
     _check_positive("hidden", hidden)
     _check_positive("channels", channels)
@@ -159,6 +199,13 @@ def actor_critic(
     images = has_image(spec.observation)
     if torso == "cnn" and not images:
         raise ValueError(f"torso: expected 'mlp', got 'cnn', but the observations of {spec.name} hold no image")
+    transformer = None
+    if torso == "transformer":
+        transformer = _transformer_size(layers, heads, width, context, bf16, remat)
+        if memory:
+            raise ValueError(f"memory: expected 0, since a transformer remembers by itself, got {memory}")
+        if is_token_stream(spec.observation) and spec.max_tokens is None:
+            raise ValueError("torso: expected no transformer for a window of tokens; it reads what each step adds")
     return ActorCritic(
         observation=spec.observation,
         action=spec.action,
@@ -167,8 +214,20 @@ def actor_critic(
         activation=activation,
         film=film,
         shared=shared,
-        memory=memory,
+        memory=context if transformer else memory,
+        bag=torso == "bag",
+        transformer=transformer,
+        episode_tokens=spec.max_tokens,
     )
+
+
+def _transformer_size(layers: int, heads: int, width: int, context: int, bf16: bool, remat: bool) -> Size:
+    for field, value in (("layers", layers), ("heads", heads), ("width", width), ("context", context)):
+        if value < 1:
+            raise ValueError(f"{field}: expected a positive number, got {value}")
+    if width % (2 * heads):
+        raise ValueError(f"width: expected a multiple of twice the {heads} heads, got {width}")
+    return Size(layers, heads, width, context, bf16, remat)
 
 
 def _zeros(space: Space) -> PyTree:

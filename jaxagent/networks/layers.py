@@ -14,15 +14,23 @@ _FEW_COLUMNS = 8
 
 
 class Dense(nn.Module):
-    """An affine layer with orthogonal weights and zero bias: [..., inputs] to [..., features]."""
+    """An affine layer with orthogonal weights and zero bias: [..., inputs] to [..., features].
+
+    Attributes:
+      features: outputs.
+      scale: of the weights.
+      dtype: what it computes in.
+    """
 
     features: int
     scale: float = 2.0**0.5
+    dtype: jnp.dtype = jnp.dtype(jnp.float32)
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        x, kernel, bias = (array.astype(self.dtype) for array in (x, kernel, bias))
         return matmul(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], self.features) + bias
 
 

@@ -39,6 +39,7 @@ class Torso(nn.Module):
       hidden: widths of the dense layers.
       channels: features of the convolutions; none means that images are flattened.
       activation: name in `ACTIVATIONS`.
+      bag: whether vectors of integers of one range become the sum of an embedding for each integer at its place.
       film: whether the other entries scale and shift the features of every cell of an image (FiLM, Perez et al. 2018), so that
         what counts in the image can depend on the mission.
       embedding: length of an embedding vector; of cells, three times that with FiLM.
@@ -50,6 +51,7 @@ class Torso(nn.Module):
     channels: tuple[int, ...]
     activation: str
     film: bool = False
+    bag: bool = False
     embedding: int = 8
     record: int = 16
 
@@ -76,6 +78,9 @@ class Torso(nn.Module):
     def _vector(self, name: str, sizes: tuple[int, ...], x: jax.Array) -> jax.Array:
         """Integers [N, len(sizes)] to [N, features]."""
         length, count = _repetition(sizes)
+        if length == 1 and self.bag:
+            places = jnp.arange(len(sizes)) * sizes[0]
+            return Embedding(len(sizes) * sizes[0], self.hidden[0], name=f"{name}_embedding")(x + places).sum(axis=-2)
         if length == 1:
             return self._integers(name, sizes[0], x).reshape(x.shape[0], -1)
         repeated = length * count if count > 1 else 0

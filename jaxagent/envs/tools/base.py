@@ -242,7 +242,8 @@ class ToolEnv:
         if self.mask:
             fields = (*fields, ("action_mask", Box(0, 1, (self.num_actions,), "bool")))
         max_steps = self.world.max_turns * (2 if self.turn == "pair" else 1)
-        return EnvSpec(self.world.name, DictSpace(fields), Discrete(self.num_actions), max_steps, self._components)
+        max_tokens = self.max_tokens if self.window is None else None  # of which a window shows many again
+        return EnvSpec(self.world.name, DictSpace(fields), Discrete(self.num_actions), max_steps, self._components, max_tokens)
 
     def reset(self, key: jax.Array, params: Any) -> tuple[dict[str, jax.Array], ToolState]:
         world, zero = self.world.begin(key, params), jnp.int32(0)

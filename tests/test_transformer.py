@@ -1,0 +1,166 @@
+"""The token transformer: acting with its memory is the full forward, whatever is padded, packed or forgotten."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxagent as ja
+from jaxagent.learners.bc import BC
+from jaxagent.learners.grpo import GRPO
+from jaxagent.networks.actor_critic import actor_critic
+from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, MultiDiscrete
+
+T, B, K, V = 7, 3, 4, 11
+TOKENS = EnvSpec(
+    "Text-v0", DictSpace((("tokens", MultiDiscrete((V,) * K)), ("num_tokens", Discrete(K + 1)))), Discrete(5), T, (), 20
+)
+GRID = EnvSpec("Grid-v0", DictSpace((("image", Box(0, 20, (3, 3), "uint8")), ("direction", Discrete(4)))), Discrete(5), T)
+SIZE = {"torso": "transformer", "layers": 2, "heads": 2, "width": 16, "hidden": (8,)}
+
+
+def stream(seed: int = 0, spec: EnvSpec = TOKENS):
+    """Observations [T, B] that add one to K tokens each."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    if spec is GRID:
+        image = jax.random.randint(keys[0], (T, B, 3, 3), 0, 20).astype(jnp.uint8)
+        return {"image": image, "direction": jax.random.randint(keys[1], (T, B), 0, 4)}
+    count = jax.random.randint(keys[0], (T, B), 1, K + 1)
+    tokens = jax.random.randint(keys[1], (T, B, K), 1, V)
+    return {"tokens": jnp.where(jnp.arange(K) < count[..., None], tokens, 0), "num_tokens": count}
+
+
+def started(spec: EnvSpec = TOKENS, **settings):
+    network = actor_critic(spec, **{**SIZE, **settings})
+    params = network.initial_params(jax.random.key(0))
+    head = params["params"]["actor_head"] | {"kernel": 100.0 * params["params"]["actor_head"]["kernel"]}
+    return network, {"params": params["params"] | {"actor_head": head}}
+
+
+def acted(network, params, observation, first, carry):
+    """Step by step, as an agent acts."""
+    step = jax.jit(network.apply)
+    outputs = []
+    for t in range(first.shape[0]):
+        carry, logits, value = step(params, carry, jax.tree.map(lambda x, t=t: x[t], observation), first[t])
+        outputs.append((logits, value))
+    return carry, *(jnp.stack(part) for part in zip(*outputs, strict=True))
+
+
+FIRSTS = {
+    "one episode": jnp.arange(T)[:, None] == jnp.zeros((1, B), jnp.int32),
+    "in the middle of one": jnp.zeros((T, B), bool),
+    "ends on the way": jnp.arange(T)[:, None] % jnp.array([3, 4, 9]) == jnp.array([0, 2, 8]),
+}
+
+
+@pytest.mark.parametrize("spec", [TOKENS, GRID], ids=["tokens", "grid"])
+@pytest.mark.parametrize("context", [64, 5])
+@pytest.mark.parametrize("firsts", FIRSTS)
+def test_acting_with_the_memory_is_the_whole_sequence(spec, context, firsts):
+    network, params = started(spec, context=context)
+    earlier, _, _ = acted(network, params, stream(5, spec), FIRSTS["one episode"], network.initial_carry(B))
+    observation, first = stream(1, spec), FIRSTS[firsts]
+    carry, logits, value = acted(network, params, observation, first, earlier)
+    found = jax.jit(lambda *inputs: network.apply(params, *inputs, method="sequence"))(earlier, observation, first)
+    np.testing.assert_allclose(found[1], logits, rtol=1e-3, atol=2e-4)
+    np.testing.assert_allclose(found[2], value, rtol=1e-3, atol=1e-5)
+    assert np.abs(np.diff(logits, axis=0)).max() > 0.1
+    # and what follows from either memory
+    following = [acted(network, params, stream(2, spec), FIRSTS["in the middle of one"], c)[1] for c in (carry, found[0])]
+    np.testing.assert_allclose(following[0], following[1], rtol=1e-3, atol=2e-4)
+
+
+def test_whole_episodes_are_packed():
+    """In as many places as an episode can have tokens, instead of steps times the most a step can add."""
+    network, params = started(context=64)
+    first = FIRSTS["one episode"]
+    observation = stream(1) | {"num_tokens": jnp.minimum(stream(1)["num_tokens"], 2)}  # at most 14 of 20, instead of 28
+    expected = network.apply(params, network.initial_carry(B), observation, first, method="sequence")
+    found = network.apply(params, observation, first, method="episodes")
+    np.testing.assert_allclose(found[0], expected[1], rtol=1e-3, atol=2e-4)
+    np.testing.assert_allclose(found[1], expected[2], rtol=1e-3, atol=1e-5)
+
+
+def test_neither_padding_nor_the_future_is_seen():
+    network, params = started(context=64)
+    observation, first = stream(1), FIRSTS["one episode"]
+    expected, _ = network.apply(params, observation, first, method="episodes")
+    padded = jnp.arange(K) >= observation["num_tokens"][..., None]
+    late = (jnp.arange(T) >= 4)[:, None, None]
+    changed = observation | {"tokens": jnp.where(padded | late, V - observation["tokens"] - 1, observation["tokens"])}
+    found, _ = network.apply(params, changed, first, method="episodes")
+    np.testing.assert_allclose(found[:4], expected[:4], rtol=1e-3, atol=1e-4)
+    assert np.abs(found[4:] - expected[4:]).max() > 0.01
+
+
+def test_a_context_of_few_tokens_forgets_the_others():
+    """With one layer, what is further back than the context changes nothing; just inside it does."""
+    network, params = started(context=4, layers=1)
+    ones = {"tokens": jnp.ones((T, 1, K), jnp.int32), "num_tokens": jnp.ones((T, 1), jnp.int32)}
+    first = FIRSTS["one episode"][:, :1]
+    logits = [
+        network.apply(params, ones | {"tokens": ones["tokens"].at[t].set(2)}, first, method="episodes")[0][-1]
+        for t in (1, 2, 3)
+    ]
+    plain = network.apply(params, ones, first, method="episodes")[0][-1]
+    np.testing.assert_allclose(logits[0], plain, atol=1e-6)
+    np.testing.assert_allclose(logits[1], plain, atol=1e-6)
+    assert np.abs(logits[2] - plain).max() > 1e-3  # the fourth last
+
+
+def test_less_memory_or_precision_is_nearly_the_same():
+    observation, first = stream(1), FIRSTS["one episode"]
+    network, params = started(context=64)
+
+    def loss(network, params):
+        return jnp.sum(jnp.square(network.apply(params, observation, first, method="episodes")[0]))
+
+    expected = jax.grad(lambda p: loss(network, p))(params)
+    again = jax.grad(lambda p: loss(started(context=64, remat=True)[0], p))(params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4), again, expected)
+    coarse = started(context=64, bf16=True)[0]
+    assert coarse.initial_carry(1)[0].keys[0].dtype == jnp.bfloat16
+    assert float(loss(coarse, params)) == pytest.approx(float(loss(network, params)), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"heads": 3}, "width: expected a multiple of twice the 3 heads, got 16"),
+        ({"layers": 0}, "layers: expected a positive number, got 0"),
+        ({"memory": 8}, "memory: expected 0, since a transformer remembers by itself, got 8"),
+    ],
+)
+def test_sizes_that_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        started(**settings)
+    env, _ = ja.make("ToolSelect-v0", window=16)
+    with pytest.raises(ValueError, match="torso: expected no transformer for a window of tokens"):
+        ja.actor_critic(env.spec, torso="transformer")
+
+
+@pytest.mark.parametrize(
+    "network",
+    [{"torso": "bag", "hidden": (32,), "memory": 32}, {**SIZE, "width": 32, "context": 96}],
+    ids=["gru", "transformer"],
+)
+def test_tools_are_learnt_from_what_each_step_adds(network):
+    """Cloned from tokens alone, then shortened; PPO goes on with the same network."""
+    env, params = ja.make("ToolSelect-v0")
+    network = ja.actor_critic(env.spec, **network)
+
+    def trained(learner, num_updates, num_envs, warm_start=None):
+        trainer = ja.Trainer(env, params, learner, num_envs=num_envs, num_steps=24)
+        trainer.validate()
+        state, metrics = jax.jit(lambda key: trainer.run(trainer.init(key, warm_start=warm_start), num_updates))(
+            jax.random.key(0)
+        )
+        return state.learner.params, jax.tree.map(lambda x: float(x[-3:].mean()), jax.device_get(metrics))
+
+    cloned, metrics = trained(BC(network=network, lr=3e-3, demonstrator="sft", num_minibatches=4), 60, 128)
+    assert metrics["accuracy"] > 0.7
+    _, metrics = trained(GRPO(network=network, lr=1e-3, kl_coef=0.01), 3, 64, cloned)
+    assert metrics["success_sum"] / metrics["episodes"] > 0.7 and metrics["kl"] < 0.5
+    _, metrics = trained(ja.learners.LEARNERS["ppo"](network=network, lr=1e-4, kl_coef=0.1), 2, 64, cloned)
+    assert metrics["success_sum"] / metrics["episodes"] > 0.5 and metrics["kl"] < 0.5
