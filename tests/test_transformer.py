@@ -1,5 +1,7 @@
 """The token transformer: acting with its memory is the full forward, whatever is padded, packed or forgotten."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,21 +32,35 @@ def stream(seed: int = 0, spec: EnvSpec = TOKENS):
     return {"tokens": jnp.where(jnp.arange(K) < count[..., None], tokens, 0), "num_tokens": count}
 
 
+@functools.cache
 def started(spec: EnvSpec = TOKENS, **settings):
+    """A network, compiled functions of it included, and parameters that tell actions apart."""
     network = actor_critic(spec, **{**SIZE, **settings})
     params = network.initial_params(jax.random.key(0))
     head = params["params"]["actor_head"] | {"kernel": 100.0 * params["params"]["actor_head"]["kernel"]}
     return network, {"params": params["params"] | {"actor_head": head}}
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def acted(network, params, observation, first, carry):
     """Step by step, as an agent acts."""
-    step = jax.jit(network.apply)
-    outputs = []
-    for t in range(first.shape[0]):
-        carry, logits, value = step(params, carry, jax.tree.map(lambda x, t=t: x[t], observation), first[t])
-        outputs.append((logits, value))
-    return carry, *(jnp.stack(part) for part in zip(*outputs, strict=True))
+
+    def step(carry, inputs):
+        carry, *outputs = network.apply(params, carry, *inputs)
+        return carry, outputs
+
+    carry, outputs = jax.lax.scan(step, carry, (observation, first))
+    return carry, *outputs
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def at_once(network, params, observation, first, carry):
+    return network.apply(params, carry, observation, first, method="sequence")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def packed(network, params, observation, first):
+    return network.apply(params, observation, first, method="episodes")
 
 
 FIRSTS = {
@@ -54,15 +70,14 @@ FIRSTS = {
 }
 
 
-@pytest.mark.parametrize("spec", [TOKENS, GRID], ids=["tokens", "grid"])
-@pytest.mark.parametrize("context", [64, 5])
+@pytest.mark.parametrize(("spec", "context"), [(TOKENS, 64), (TOKENS, 5), (GRID, 5)], ids=["tokens", "few tokens", "grid"])
 @pytest.mark.parametrize("firsts", FIRSTS)
 def test_acting_with_the_memory_is_the_whole_sequence(spec, context, firsts):
     network, params = started(spec, context=context)
     earlier, _, _ = acted(network, params, stream(5, spec), FIRSTS["one episode"], network.initial_carry(B))
     observation, first = stream(1, spec), FIRSTS[firsts]
     carry, logits, value = acted(network, params, observation, first, earlier)
-    found = jax.jit(lambda *inputs: network.apply(params, *inputs, method="sequence"))(earlier, observation, first)
+    found = at_once(network, params, observation, first, earlier)
     np.testing.assert_allclose(found[1], logits, rtol=1e-3, atol=2e-4)
     np.testing.assert_allclose(found[2], value, rtol=1e-3, atol=1e-5)
     assert np.abs(np.diff(logits, axis=0)).max() > 0.1
@@ -76,8 +91,8 @@ def test_whole_episodes_are_packed():
     network, params = started(context=64)
     first = FIRSTS["one episode"]
     observation = stream(1) | {"num_tokens": jnp.minimum(stream(1)["num_tokens"], 2)}  # at most 14 of 20, instead of 28
-    expected = network.apply(params, network.initial_carry(B), observation, first, method="sequence")
-    found = network.apply(params, observation, first, method="episodes")
+    expected = at_once(network, params, observation, first, network.initial_carry(B))
+    found = packed(network, params, observation, first)
     np.testing.assert_allclose(found[0], expected[1], rtol=1e-3, atol=2e-4)
     np.testing.assert_allclose(found[1], expected[2], rtol=1e-3, atol=1e-5)
 
@@ -85,11 +100,11 @@ def test_whole_episodes_are_packed():
 def test_neither_padding_nor_the_future_is_seen():
     network, params = started(context=64)
     observation, first = stream(1), FIRSTS["one episode"]
-    expected, _ = network.apply(params, observation, first, method="episodes")
+    expected, _ = packed(network, params, observation, first)
     padded = jnp.arange(K) >= observation["num_tokens"][..., None]
     late = (jnp.arange(T) >= 4)[:, None, None]
     changed = observation | {"tokens": jnp.where(padded | late, V - observation["tokens"] - 1, observation["tokens"])}
-    found, _ = network.apply(params, changed, first, method="episodes")
+    found, _ = packed(network, params, changed, first)
     np.testing.assert_allclose(found[:4], expected[:4], rtol=1e-3, atol=1e-4)
     assert np.abs(found[4:] - expected[4:]).max() > 0.01
 
@@ -103,7 +118,7 @@ def test_a_context_of_few_tokens_forgets_the_others():
         network.apply(params, ones | {"tokens": ones["tokens"].at[t].set(2)}, first, method="episodes")[0][-1]
         for t in (1, 2, 3)
     ]
-    plain = network.apply(params, ones, first, method="episodes")[0][-1]
+    plain = packed(network, params, ones, first)[0][-1]
     np.testing.assert_allclose(logits[0], plain, atol=1e-6)
     np.testing.assert_allclose(logits[1], plain, atol=1e-6)
     assert np.abs(logits[2] - plain).max() > 1e-3  # the fourth last
@@ -114,7 +129,7 @@ def test_less_memory_or_precision_is_nearly_the_same():
     network, params = started(context=64)
 
     def loss(network, params):
-        return jnp.sum(jnp.square(network.apply(params, observation, first, method="episodes")[0]))
+        return jnp.sum(jnp.square(packed(network, params, observation, first)[0]))
 
     expected = jax.grad(lambda p: loss(network, p))(params)
     again = jax.grad(lambda p: loss(started(context=64, remat=True)[0], p))(params)
@@ -158,7 +173,7 @@ def test_tools_are_learnt_from_what_each_step_adds(network):
         )
         return state.learner.params, jax.tree.map(lambda x: float(x[-3:].mean()), jax.device_get(metrics))
 
-    cloned, metrics = trained(BC(network=network, lr=3e-3, demonstrator="sft", num_minibatches=4), 60, 128)
+    cloned, metrics = trained(BC(network=network, lr=1e-2, demonstrator="sft", num_minibatches=8), 80, 128)
     assert metrics["accuracy"] > 0.7
     _, metrics = trained(GRPO(network=network, lr=1e-3, kl_coef=0.01), 3, 64, cloned)
     assert metrics["success_sum"] / metrics["episodes"] > 0.7 and metrics["kl"] < 0.5
