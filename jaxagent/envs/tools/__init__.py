@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from jaxagent.envs.tools.arg_fill import arg_fill
 from jaxagent.envs.tools.base import ToolEnv
 from jaxagent.envs.tools.tool_select import tool_select
 
 ENVS: dict[str, Callable[..., ToolEnv]] = {
+    "ArgFill-v0": arg_fill,
     "ToolSelect-v0": tool_select,
 }
 
