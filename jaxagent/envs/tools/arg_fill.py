@@ -202,13 +202,13 @@ class ArgFill:
         empty, refused = state.filled < 0, state.filled >= LIMITS
         bad = first_of(jnp.where(jnp.any(empty), empty, refused))
         code = jnp.where(jnp.any(empty), self._word("400"), jnp.where(jnp.any(refused), self._word("422"), self._word("200")))
-        code = jnp.where(broken, self._word("200") + state.fault, code)
+        code = jnp.where(broken, self._word("200") + state.fault, code)  # the words are in this order
         value = self._word("value_0") + jnp.sum(jnp.where(jnp.arange(SLOTS) == asked, state.target, 0))
         waited = jnp.where(left > 0, self._word("not_yet"), self._word("ready"))
         said = jnp.where(operation == _WAIT, waited, self._word("ok"))
         said = jnp.where(operation == _ASK, self._word("slot_0") + asked, said)
         said = jnp.where(operation == _SUBMIT, code, jnp.where(brings, said, self._word("nothing_new")))
-        said = jnp.where((operation == _SWITCH), self._word("ok"), said)  # it does not tell whether that was called for
+        said = jnp.where(operation == _SWITCH, self._word("ok"), said)  # it does not tell whether that was called for
         about = jnp.where((operation == _SUBMIT) & ~broken & (bad < SLOTS), self._word("slot_0") + bad, 0)
         about = jnp.where((operation == _ASK) & brings, value, about)
         return jnp.stack([said, about]).astype(jnp.int32)
