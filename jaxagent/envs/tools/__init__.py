@@ -3,10 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from jaxagent.envs.tools.arg_fill import arg_fill
 from jaxagent.envs.tools.base import ToolEnv
+from jaxagent.envs.tools.code_fix import code_fix
+from jaxagent.envs.tools.flight_booking import flight_booking
 from jaxagent.envs.tools.tool_select import tool_select
 
 ENVS: dict[str, Callable[..., ToolEnv]] = {
+    "ArgFill-v0": arg_fill,
+    "CodeFix-v0": code_fix,
+    "FlightBooking-v0": flight_booking,
     "ToolSelect-v0": tool_select,
 }
 

@@ -6,10 +6,10 @@ actions, counts what goes wrong, keeps simulated time, adds the reward up and sh
 Letters: `A` calls (an operation with an argument, or one without), `C` components of the reward, `K` tokens a step, `V` words.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import flax.struct
 import jax
@@ -140,8 +140,11 @@ class ToolParams:
       loop_weight: for a call made for the third time or more without another in between.
       invalid_weight: for an action that means nothing, or nothing here.
       step_weight: for every turn.
+
+    `ranges` holds the least and the greatest value of those of a world that are bounded otherwise than as probabilities.
     """
 
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
     max_steps: ArrayLike
     cache: ArrayLike = np.bool_(False)
     redundant_weight: ArrayLike = np.float32(-0.1)
@@ -209,6 +212,9 @@ class ToolEnv:
         for name in self.world.probabilities:
             if not 0.0 <= getattr(params, name) <= 1.0:
                 raise ValueError(f"params.{name}: expected a probability, got {getattr(params, name)}")
+        for name, (low, high) in params.ranges.items():
+            if not low <= getattr(params, name) <= high:
+                raise ValueError(f"params.{name}: expected {low} to {high}, got {getattr(params, name)}")
 
     @cached_property
     def calls(self) -> "Calls":
@@ -376,9 +382,11 @@ class ToolEnv:
         num_arguments = at(calls.num_arguments, operation)
         argument = jnp.where(waits, jnp.clip(action, 0, jnp.maximum(num_arguments - 1, 0)), 0)
         is_operation = inside & (action < len(self.world.operations))
-        complete = waits | ~is_operation | (num_arguments == 0)
-        meant = jnp.where(waits, inside & (action < num_arguments), is_operation)
-        return operation, argument, complete, meant & self._available(state)[calls.number(operation, argument)]
+        available = self._available(state)
+        offered = jnp.any(available & (calls.operation == operation))  # with any argument
+        complete = waits | ~is_operation | (num_arguments == 0) | ~offered
+        allowed = inside & (action < num_arguments) & available[calls.number(operation, argument)]
+        return operation, argument, complete, jnp.where(waits, allowed, is_operation & offered)
 
     def _echo(
         self, state: ToolState, operation: jax.Array, argument: jax.Array, complete: jax.Array, valid: jax.Array
@@ -434,6 +442,11 @@ def token_of(world: World, word: str) -> int:
 def at(table: np.ndarray, index: jax.Array) -> jax.Array:
     """An entry of a constant table; the index must be in range."""
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
+
+
+def first_of(holds: jax.Array) -> jax.Array:
+    """Place of the first True of [n], n if there is none."""
+    return jnp.min(jnp.where(holds, jnp.arange(holds.size), holds.size))
 
 
 def _compacted(tokens: jax.Array) -> jax.Array:
