@@ -4,9 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxagent.envs.tools.base import ToolEnv
+from jaxagent.envs.tools.retrieval import retrieval
+from jaxagent.envs.tools.sql_query import sql_query
 from jaxagent.envs.tools.tool_select import tool_select
 
 ENVS: dict[str, Callable[..., ToolEnv]] = {
+    "Retrieval-v0": retrieval,
+    "SqlQuery-v0": sql_query,
     "ToolSelect-v0": tool_select,
 }
 
