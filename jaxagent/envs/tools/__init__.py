@@ -6,11 +6,13 @@ from typing import Any
 from jaxagent.envs.tools.base import ToolEnv
 from jaxagent.envs.tools.retrieval import retrieval
 from jaxagent.envs.tools.sql_query import sql_query
+from jaxagent.envs.tools.tidy_desk import tidy_desk
 from jaxagent.envs.tools.tool_select import tool_select
 
 ENVS: dict[str, Callable[..., ToolEnv]] = {
     "Retrieval-v0": retrieval,
     "SqlQuery-v0": sql_query,
+    "TidyDesk-v0": tidy_desk,
     "ToolSelect-v0": tool_select,
 }
 
