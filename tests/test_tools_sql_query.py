@@ -170,6 +170,20 @@ def test_random_queries_would_find_nothing_three_times_in_ten():
     assert empty / 600 == pytest.approx(any_of_five, abs=0.05)
 
 
+def test_how_often_a_random_query_is_right_by_coincidence():
+    """One database takes 7 in 100 for right, five together 7 in 1000."""
+
+    def judged(key):
+        task_key, *slot_keys = jax.random.split(key, 7)
+        world = ENV.reset(task_key, PARAMS)[1].world
+        query = jnp.stack([jax.random.randint(slot_keys[i], (), 0, SIZES[i]) for i in range(6)])
+        same = _results(world.databases, query, _rows(world.databases, query)) == world.results
+        return same[0], same.all()
+
+    one, five = jax.jit(jax.vmap(judged))(jax.random.split(jax.random.key(0), 20000))
+    assert one.mean() == pytest.approx(0.074, abs=0.008) and five.mean() == pytest.approx(0.007, abs=0.003)
+
+
 def test_the_scripts():
     optimal, wordy, hack = (results(script) for script in ("optimal", "sft", "hack"))
     assert (optimal.length == 7).all() and optimal.success.all()

@@ -164,11 +164,10 @@ class Retrieval:
         else:
             operation, topic = jnp.where(complete, _ANSWER, _QUERY), state.topic
         if script == "sft":
-            draw_key, topic_key = jax.random.split(key)
-            draw = jax.random.uniform(draw_key)
+            draw, topic_draw = jax.random.uniform(key, (2,))
             strays = draw < STRAYS
             operation = jnp.where(draw < STRAYS + REPEATS, _QUERY, operation)
-            topic = jnp.where(strays, jax.random.randint(topic_key, (), 0, TOPICS), topic)
+            topic = jnp.where(strays, (topic_draw * TOPICS).astype(jnp.int32), topic)
         answer = jnp.sum(state.facts) % VALUES
         argument = jnp.where(operation == _ANSWER, answer, jnp.where(operation == _QUERY, topic, 0))
         return operation.astype(jnp.int32), argument.astype(jnp.int32)

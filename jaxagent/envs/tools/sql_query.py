@@ -10,8 +10,9 @@ one.
 
 A valid query that has nothing to do with the task needs three words, not six, and gets 0.4 of 0.9. An index saves at most
 0.1 * 16 / 48 = 0.03: with a price of 0.02 a turn it pays where the column is known to have one, and not where that has to be
-looked up first. No task asks for a query that finds nothing on any of the five databases (of a query drawn at random that is so
-in about 0.3): there, every other query that finds nothing would be right.
+looked up first. No task asks for a query that finds nothing on one of the five databases (one drawn at random does so in about
+0.3): there, every other query that finds nothing would be right. What remains of coincidence: a query drawn at random
+has the right result on the database at hand in 0.07, on all five in 0.007.
 """
 
 from dataclasses import dataclass
@@ -199,12 +200,12 @@ class SqlQuery:
         operation = jnp.where(jnp.any(wrong), slot, _SUBMIT)
         argument = jnp.where(jnp.any(wrong), _entry(aim, slot), 0)
         if script == "sft":
-            slip_key, slot_key, value_key = jax.random.split(key, 3)
+            slip_draw, slot_draw, value_draw = jax.random.uniform(key, (3,))
             table = state.gold[_TABLE]
             operation = jnp.where((operation == _SUBMIT) & ~state.ran, _RUN, operation)
-            slips = jax.random.bernoulli(slip_key, SLIPS) & (operation != _SUBMIT)
-            slip = jax.random.randint(slot_key, (), 0, _AGG + 1)
-            value = jax.random.randint(value_key, (), 0, _entry(jnp.array(SIZES), slip))
+            slips = (slip_draw < SLIPS) & (operation != _SUBMIT)
+            slip = (slot_draw * (_AGG + 1)).astype(jnp.int32)
+            value = (value_draw * _entry(jnp.array(SIZES), slip)).astype(jnp.int32)
             operation, argument = jnp.where(slips, slip, operation), jnp.where(slips, value, argument)
             looks = ~_entry(state.inspected, table)
             operation, argument = jnp.where(looks, _INSPECT, operation), jnp.where(looks, table, argument)

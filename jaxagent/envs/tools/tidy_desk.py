@@ -289,13 +289,11 @@ class TidyDesk:
         right = target % SIZE - state.agent % SIZE
         argument = jnp.where(down != 0, jnp.where(down > 0, 1, 0), jnp.where(right > 0, 3, 2))
         if script == "sft":
-            draw_key, way_key = jax.random.split(key)
-            draw = jax.random.uniform(draw_key)
+            draw, way_draw = jax.random.uniform(key, (2,))
             hesitates = (draw < HESITATES) & (operation != _FINISH)
             again = hesitates & holds & (draw < HESITATES / 2)
             # a step aside stays on the inner cells, where nothing falls
-            way = jax.random.randint(way_key, (), 0, 4)
-            aside = at(_ASIDE, state.agent)[way]
+            aside = at(_ASIDE, state.agent)[(way_draw * 4).astype(jnp.int32)]
             operation = jnp.where(again, _INSPECT, jnp.where(hesitates, _MOVE, operation))
             argument = jnp.where(hesitates & ~again, aside, argument)
         return operation.astype(jnp.int32), jnp.where(operation == _MOVE, argument, 0).astype(jnp.int32)
