@@ -112,7 +112,7 @@ class SqlQuery:
         drawn = [jax.random.randint(slot_keys[i], (TRIES,), 0, SIZES[i]) for i in range(_AGG + 1)]
         tries = jnp.stack(drawn, axis=1)  # [TRIES, 6]
         found = jax.vmap(lambda query: jnp.all(_rows(databases, query) != 0))(tries)  # [TRIES]
-        # if all fail, which one in ten thousand does: below 7 is found nowhere but among sevens alone
+        # if all fail, as in one of twenty thousand: below 7 is found nowhere but among sevens alone
         last = tries[0].at[_OP].set(_BELOW).at[_VALUE].set(VALUES - 1)
         gold = jnp.where(jnp.any(found), tries[jnp.argmax(found)], last)
         return SqlQueryState(

@@ -266,7 +266,7 @@ class TidyDesk:
         return jnp.sum(state.correct, dtype=jnp.float32) / THINGS
 
     def scripted(self, script: str, key: jax.Array, state: TidyDeskState) -> tuple[jax.Array, jax.Array]:
-        """optimal: thing by thing, the nearest first. sft: with moves and looks between. hack: the fault of the version."""
+        """optimal: thing by thing, the nearest first. sft: with moves and looks between. hack: the fault, if any."""
         open_question = ~state.clear & ~state.inspected
         zone = _entries(state.zone, state.told)  # [THINGS]
         todo = ~state.fallen & (open_question | (state.cell != zone))
