@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from jaxagent.evaluation import summarise as summarise
     from jaxagent.learners import LEARNERS as LEARNERS
     from jaxagent.learners.bc import BC as BC
+    from jaxagent.learners.grpo import GRPO as GRPO
     from jaxagent.learners.ppo import PPO as PPO
+    from jaxagent.learners.rejection import Rejection as Rejection
     from jaxagent.networks.actor_critic import actor_critic as actor_critic
     from jaxagent.planners.expert import expert as expert
+    from jaxagent.planners.scripted import scripted as scripted
     from jaxagent.rollout import unroll as unroll
     from jaxagent.train import RunState as RunState
     from jaxagent.train import Trainer as Trainer
@@ -40,10 +43,12 @@ _ORIGINS = {
     "Batch": "types",
     "EnvSpec": "types",
     "Environment": "envs.base",
+    "GRPO": "learners.grpo",
     "LEARNERS": "learners",
     "PPO": "learners.ppo",
     "Policy": "types",
     "PolicyInput": "types",
+    "Rejection": "learners.rejection",
     "RunState": "train",
     "Trainer": "train",
     "Transition": "types",
@@ -53,6 +58,7 @@ _ORIGINS = {
     "expert": "planners.expert",
     "load": "trained",
     "make": "envs.registry",
+    "scripted": "planners.scripted",
     "summarise": "evaluation",
     "unroll": "rollout",
 }

@@ -24,7 +24,7 @@ from jaxagent.types import Metrics, PyTree
 
 BLOCKS = 8  # of environments, on the devices of a mesh
 _BLOCK = "block"  # axis of the blocks on one device
-_MEANS = ("resets_per_level",)
+_MEANS = ("resets_per_level", "unfinished_rate")
 
 
 class RunState(NamedTuple):

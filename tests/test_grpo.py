@@ -180,6 +180,43 @@ def test_minibatches_and_microbatches_share_one_denominator(loss):
     assert_equal_trees(updated[2], updated[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{"loss": loss} for loss in LOSSES] + [{"scale": "batch", "lag": 1}])
+def test_blocks_of_groups_learn_what_the_whole_batch_does(settings):
+    """Spread over an axis, a group on each part: every denominator is that of the whole."""
+    whole = learner(kl_coef=0.1, entropy_coef=0.01, **settings)
+    state, _, batch = started(whole)
+    t = batch.transition._replace(reward=batch.transition.reward.at[0, 5].set(3.0))  # the groups differ in spread
+    expected, metrics = jax.jit(whole.update)(state, Batch(t, ()), jax.random.key(0))
+    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(T, 2, G, *x.shape[2:]), 1, 0), t)
+    part = whole.replace(axes=("block",))
+    in_blocks = jax.vmap(lambda p: part.update(state, Batch(p, ()), jax.random.key(0)), out_axes=None, axis_name="block")
+    found, found_metrics = jax.jit(in_blocks)(parts)
+    assert_equal_trees(found.params, expected.params, rtol=1e-3, atol=1e-5)
+    assert_equal_trees(found_metrics, metrics, rtol=1e-3, atol=1e-5)
+
+
+def test_without_a_critic_the_actor_is_the_same():
+    """Parameters with a critic serve a network without one, which is the smaller by it."""
+    with_one, without = (
+        GRPO(network=actor_critic(SPEC, hidden=(8,), shared=False, critic=critic), group_size=G) for critic in (True, False)
+    )
+    params = sharpened(with_one.network.initial_params(jax.random.key(0)))
+    states = [one.init(jax.random.key(0), SPEC, params=params) for one in (with_one, without)]
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(state.params)) for state in states]
+    assert sizes[0] - sizes[1] == 3 * 8 + 8 + 8 + 1
+    batch = batch_of(with_one, params)
+    losses = [
+        loss_and_gradient(one, state, batch, moved_actor(state.params))[0]
+        for one, state in zip((with_one, without), states, strict=True)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def moved_actor(params):
+    head = jax.tree.map(lambda x: x + 0.1, params["params"]["actor_head"])
+    return {"params": params["params"] | {"actor_head": head}}
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_follows_the_end_does_not_count(loss):
     grpo = learner(loss=loss, kl_coef=0.1, entropy_coef=0.01, turn_weight=1.0)

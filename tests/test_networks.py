@@ -248,7 +248,7 @@ class TestActorCritic:
         [
             ({"activation": "tahn"}, "activation: expected one of .* got 'tahn'; did you mean 'tanh'"),
             ({"torso": "cnn"}, "torso: expected 'mlp', got 'cnn', but the observations of Test-v0 hold no image"),
-            ({"torso": "resnet"}, "torso: expected one of auto, mlp, cnn, got 'resnet'"),
+            ({"torso": "resnet"}, "torso: expected one of auto, mlp, cnn, bag, transformer, got 'resnet'"),
             ({"hidden": (64, 0)}, r"hidden: expected positive sizes, got \(64, 0\)"),
             ({"memory": -1}, "memory: expected a width, or 0 for none, got -1"),
         ],

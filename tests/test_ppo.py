@@ -405,6 +405,10 @@ class TestSettings:
         with pytest.raises(ValueError, match="reference: expected the tree of arrays of this network"):
             learner(kl_coef=0.1).init(jax.random.key(0), SPEC, reference=other)
 
+    def test_refuses_a_network_without_a_critic(self):
+        with pytest.raises(ValueError, match="network.critic: expected true"):
+            PPO(network=actor_critic(SPEC, critic=False)).validate()
+
     def test_refuses_a_network_for_another_environment(self):
         other = EnvSpec("Other-v0", Box(-1.0, 1.0, (4,)), Discrete(3), 10)
         with pytest.raises(ValueError, match="network: expected one for the observations and actions of Other-v0"):

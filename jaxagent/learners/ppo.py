@@ -138,6 +138,8 @@ class PPO:
         check_fields(self)
         if self.normalize_advantage not in ("minibatch", "batch", "none"):
             raise ValueError(f"normalize_advantage: expected minibatch, batch or none, got {self.normalize_advantage!r}")
+        if not self.network.critic:
+            raise ValueError("network.critic: expected true, since PPO needs a critic")
         if self.kl_in not in ("loss", "reward"):
             raise ValueError(f"kl_in: expected loss or reward, got {self.kl_in!r}")
 

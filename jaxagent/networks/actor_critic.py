@@ -1,7 +1,7 @@
 """Policy and value networks. Letters: `T` time, `B` batch, `N` rows, `H` memory width."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import jax
@@ -58,6 +58,7 @@ class ActorCritic(nn.Module):
       bag: whether vectors of integers of one range are summed embeddings.
       transformer: its size, where one encodes.
       episode_tokens: bound of the tokens that an episode shows, where it shows any.
+      critic: whether there is one; values are zero without.
     """
 
     observation: Space
@@ -71,12 +72,14 @@ class ActorCritic(nn.Module):
     bag: bool = False
     transformer: Size | None = None
     episode_tokens: int | None = None
+    critic: bool = True
 
     def setup(self) -> None:
-        names = ("encoder",) if self.shared else ("actor_encoder", "critic_encoder")
+        names = ("encoder",) if self.shared else ("actor_encoder", "critic_encoder")[: 1 + self.critic]
         self.encoders = [self._encoder(name) for name in names]
         self.actor_head = Dense(num_params(self.action), scale=0.01)
-        self.critic_head = Dense(1, scale=1.0)
+        if self.critic:
+            self.critic_head = Dense(1, scale=1.0)
         if isinstance(self.action, Box):
             self.log_std = self.param("log_std", nn.initializers.zeros_init(), (self.action.size,))
 
@@ -111,13 +114,14 @@ class ActorCritic(nn.Module):
             entry: Carry = empty_cache(self.observation, self.transformer, num_rows)
         else:
             entry = initial_memory(self.memory, num_rows)
-        return (entry,) if self.shared else (entry, entry)
+        return (entry,) if self.shared or not self.critic else (entry, entry)
 
     def _heads(self, features: Sequence[jax.Array]) -> tuple[PyTree, jax.Array]:
         action_params: PyTree = self.actor_head(features[0])
         if isinstance(self.action, Box):
             action_params = (action_params, jnp.broadcast_to(self.log_std, action_params.shape))
-        return action_params, self.critic_head(features[-1])[..., 0]
+        value = self.critic_head(features[-1])[..., 0] if self.critic else jnp.zeros(features[0].shape[:-1])
+        return action_params, value
 
     def zero_observation(self) -> PyTree:
         """One observation of zeros: its leaves show shapes and dtypes."""
@@ -134,12 +138,14 @@ class ActorCritic(nn.Module):
             raise ValueError(f"network: expected one for the observations and actions of {spec.name}, got one for others")
 
     def checked_params(self, params: PyTree, *, field: str = "params") -> PyTree:
-        """Copies of given parameters.
+        """Copies of given parameters. Those of a critic that this network does not have are left out.
 
         Raises:
           ValueError: they do not fit the network; the message begins with `field`.
         """
         expected = jax.eval_shape(self.initial_params, jax.random.key(0))
+        if not self.critic and isinstance(params, Mapping) and "params" in params:
+            params = {"params": {name: part for name, part in params["params"].items() if not name.startswith("critic")}}
         shapes = [jax.tree_util.tree_map_with_path(lambda path, x: (path, x.shape), tree) for tree in (expected, params)]
         if shapes[0] != shapes[1]:
             raise ValueError(f"{field}: expected the tree of arrays of this network, got one of other names or shapes")
@@ -168,6 +174,7 @@ def actor_critic(
     context: int = 128,
     bf16: bool = False,
     remat: bool = False,
+    critic: bool = True,
 ) -> ActorCritic:
     """Networks for an environment.
 
@@ -186,6 +193,7 @@ def actor_critic(
       context: tokens, or observations, that it looks back on.
       bf16: whether a transformer computes products in bfloat16.
       remat: whether it computes activations once more for the gradient, to need less memory.
+      critic: whether there is a critic. PPO needs one; `grpo`, `bc` and `rejection` do without.
 
     Raises:
       ValueError: a setting has no meaning, or `cnn` was asked for without an image.
@@ -218,6 +226,7 @@ def actor_critic(
         bag=torso == "bag",
         transformer=transformer,
         episode_tokens=spec.max_tokens,
+        critic=critic,
     )
 
 
