@@ -23,7 +23,7 @@ from jaxagent.envs.tools.base import Operation, Outcome, ToolEnv, ToolParams, Tu
 
 SLOTS, VALUES = 4, 8
 LIMITS = np.array([8, 8, 4, 4], np.int32)  # values that each slot takes
-REPEATS = 0.2  # share of the demonstrations' turns that set a slot once more
+REPEATS, IDLE = 0.2, 0.04  # shares of the demonstrations' turns that set a slot once more, and that wait or switch needlessly
 NONE, TRANSIENT, RATE_LIMIT, PERMANENT = range(4)  # faults
 _SUBMIT, _WAIT, _SWITCH, _ASK = range(SLOTS, SLOTS + 4)  # operations; those before set a slot each
 
@@ -170,17 +170,19 @@ class ArgFill:
         return (state.accepted & jnp.all(state.filled == state.target)).astype(jnp.float32)
 
     def scripted(self, script: str, key: jax.Array, state: ArgFillState) -> tuple[jax.Array, jax.Array]:
-        """optimal: what is to be done. sft: knows no faults, and sets slots again. hack: the first value everywhere."""
+        """optimal: what is to be done. sft: knows no faults, sets slots again, idles. hack: the first value everywhere."""
         hack = script == "hack"
         target, untold = (jnp.zeros_like(state.target), jnp.zeros_like(state.untold)) if hack else (state.target, state.untold)
         slot = first_of((state.filled != target) & ~untold)
         operation = jnp.where(slot < SLOTS, slot, jnp.where(jnp.any(untold), _ASK, _SUBMIT))
         if script == "sft":
-            again_key, what_key = jax.random.split(key)
+            again_key, what_key, idle_key = jax.random.split(key, 3)
             seen = (state.filled == target) & ~untold
             again = jax.random.bernoulli(again_key, REPEATS) & jnp.any(seen)
             what = jnp.argmax(jnp.where(seen, jax.random.uniform(what_key, (SLOTS,)), -1.0))
             operation = jnp.where(again, what, operation)
+            idles = jax.random.uniform(idle_key)
+            operation = jnp.where(idles < IDLE, jnp.where(idles < IDLE / 2, _WAIT, _SWITCH), operation)
         else:
             stays = (state.fault == PERMANENT) & ~state.switched
             recover = jnp.where(stays, _SWITCH, jnp.where(state.left > 0, _WAIT, _SUBMIT))

@@ -1,0 +1,327 @@
+"""What learning to use tools comes to: cloning, rejection sampling, PPO and GRPO in every tool world, and what changes it.
+
+    python benchmarks/tools.py table [--worlds ToolSelect-v0 ...] [--seeds 10] [--env-steps 1e6] [--name tools_table]
+    python benchmarks/tools.py bonus | recovery | kl | lags | speed [--seeds N]
+
+- `table`: every learner from the same clone of the SFT demonstrations, for as many environment steps.
+- `bonus`: ToolSelect's pay for each call against its cost, turns and success after GRPO.
+- `recovery`: ArgFill, cloned from demonstrations without faults, then learnt with them.
+- `kl`: the weight of the divergence from the SFT policy, from none to large, and adaptive ones.
+- `lags`: GRPO whose acting parameters are some updates old.
+- `speed`: steps a second of scripted policies in every world, and of a transformer's acting with and without its memory.
+
+Seeds, and settings of one shape, are lanes of one program. Policies are evaluated as they act: sampled, 512 episodes a seed.
+Writes `benchmarks/results/NAME.json`.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 2)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from learning import ROOT, machine  # noqa: E402
+
+from jaxagent import config, evaluation, lanes, rollout  # noqa: E402
+from jaxagent.envs import registry, tools  # noqa: E402
+from jaxagent.envs.vector import VectorEnv  # noqa: E402
+from jaxagent.files import write_json  # noqa: E402
+from jaxagent.loop import evaluation_key, summarise  # noqa: E402
+from jaxagent.metrics import mean_interval  # noqa: E402
+from jaxagent.planners.scripted import scripted  # noqa: E402
+from jaxagent.train import Trainer  # noqa: E402
+from jaxagent.types import PyTree  # noqa: E402
+
+LEARNERS = ("bc", "rejection", "ppo", "grpo")
+SHOWN = ("success_rate", "performance_mean", "return_mean", "turns_mean", "recovery_rate")
+_EPISODES = 512
+
+
+class Fit(NamedTuple):
+    """What training some lanes came to. Leaves are `[W, ...]`."""
+
+    params: PyTree
+    rows: list[dict[str, np.ndarray]]  # metrics of each segment
+    evaluated: list[dict[str, Any]]  # one a lane
+    env_steps: np.ndarray
+    seconds: float  # of training, the first segment left out, which compiles
+    first_seconds: float
+
+
+def trainer(learner: str, world: str, **overrides: Any) -> Trainer:
+    """That of `configs/tools_LEARNER.toml` in a world, with rollouts of whole episodes where it compares them."""
+    document = config.read_toml(ROOT / "configs" / f"tools_{learner}.toml")
+    env, _ = registry.make(world)
+    longest = {"train.num_steps": env.spec.max_steps} if learner in ("grpo", "rejection") else {}
+    document = config.replaced(document, {"env.name": world, **longest, **overrides})
+    return config.build(config.parse(document, f"tools_{learner}"))[0]
+
+
+def fit(
+    trainers: Sequence[Trainer], seeds: Sequence[int], env_steps: float, warm: PyTree | None = None, segment: int = 10
+) -> Fit:
+    """Trains lanes until each has made so many environment steps."""
+    width = len(trainers)
+    mesh = lanes.mesh_of(2 if width % 2 == 0 else 1)
+    stacked, seeds_here = lanes.split((lanes.stacked(trainers), jnp.asarray(seeds, jnp.int32)), mesh)
+    if warm is None:
+        state = jax.jit(lanes.over_lanes(jax.vmap(lambda t, s: t.init(jax.random.key(s))), mesh))(stacked, seeds_here)
+    else:
+        init = jax.vmap(lambda t, s, w: t.init(jax.random.key(s), warm_start=w))
+        state = jax.jit(lanes.over_lanes(init, mesh))(stacked, seeds_here, lanes.split(warm, mesh))
+    advance = jax.jit(lanes.over_lanes(partial(lanes.advance, segment), mesh, shared=1), donate_argnums=1)
+    made, rows, began, first_seconds = np.zeros(width), [], time.perf_counter(), 0.0
+    while made.min() < env_steps:
+        advanced = advance(stacked, state, jnp.int32(segment))
+        state, metrics = advanced.state, jax.device_get(advanced.metrics)
+        made += metrics["env_steps"].sum(-1)
+        rows.append(summarise(metrics, segment))
+        if len(rows) == 1:
+            first_seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began - first_seconds
+
+    def play(trainer: Trainer, learner: PyTree, seed: jax.Array) -> evaluation.EpisodeResults:
+        policy, agent = trainer.learner.policy(), trainer.learner.agent(learner)
+        return evaluation.evaluate(trainer.env, trainer.params, policy, agent, evaluation_key(seed), num_episodes=_EPISODES)
+
+    results = jax.device_get(jax.jit(lanes.over_lanes(jax.vmap(play), mesh))(stacked, state.learner, seeds_here))
+    evaluated = [evaluation.summarise(jax.tree.map(lambda x, i=i: x[i], results)) for i in range(width)]
+    return Fit(jax.device_get(state.learner.params), rows, evaluated, made, seconds, first_seconds)
+
+
+def over_seeds(evaluated: Sequence[Mapping[str, Any]], names: Sequence[str] = SHOWN) -> dict[str, Any]:
+    """Mean and 95% interval of each figure over lanes; NaNs are left out."""
+    found: dict[str, Any] = {}
+    for name in names:
+        values = np.array([row[name] for row in evaluated if row.get(name) is not None], float)
+        values = values[np.isfinite(values)]
+        if values.size:
+            mean, interval = mean_interval(values) if values.size > 1 else (float(values[0]), None)
+            found[name] = {"mean": mean, "ci95": interval}
+    return found
+
+
+def told(label: str, figures: Mapping[str, Any], **extra: Any) -> None:
+    """One line."""
+    shown = "  ".join(f"{name} {figure['mean']:.3f}" for name, figure in figures.items())
+    print(f"{label:28} {shown}  {'  '.join(f'{k} {v}' for k, v in extra.items())}", flush=True)
+
+
+def cloned(world: str, seeds: Sequence[int], env_steps: float = 3e6, **overrides: Any) -> Fit:
+    return fit([trainer("bc", world, **overrides)] * len(seeds), seeds, env_steps)
+
+
+def study_table(worlds: Sequence[str], seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for world in worlds:
+        start = cloned(world, seeds)
+        found[world] = {"sft": over_seeds(start.evaluated)}
+        told(f"{world} sft", found[world]["sft"])
+        for learner in LEARNERS:
+            one = trainer(learner, world)
+            fitted = fit([one] * len(seeds), seeds, env_steps, start.params)
+            figures = over_seeds(fitted.evaluated)
+            rate = float(fitted.env_steps.sum() * (len(fitted.rows) - 1) / len(fitted.rows) / max(fitted.seconds, 1e-9))
+            memory = _memory(one)
+            found[world][learner] = figures | {
+                "seconds": fitted.seconds + fitted.first_seconds,
+                "env_steps": fitted.env_steps.mean(),
+            }
+            found[world][learner] |= {"steps_per_s": rate, "memory_bytes": memory, "last": _last(fitted.rows)}
+            told(
+                f"{world} {learner}", figures, steps_per_s=f"{rate:.0f}", seconds=f"{fitted.seconds + fitted.first_seconds:.0f}"
+            )
+    return found
+
+
+def _last(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """Means over lanes of what training logged last."""
+    return {name: float(np.nanmean(values)) for name, values in rows[-1].items() if np.isfinite(values).any()}
+
+
+def _memory(one: Trainer) -> int:
+    """Bytes that a step of one lane needs, as the compiler says."""
+    state = jax.eval_shape(one.init, jax.random.key(0))
+    analysis = jax.jit(Trainer.step).lower(one, state).compile().memory_analysis()
+    return int(analysis.argument_size_in_bytes + analysis.output_size_in_bytes + analysis.temp_size_in_bytes)
+
+
+def study_bonus(seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+    """Every cell of bonus x cost is a lane; the bonus is a call's two thirds for the tool, one third for its arguments."""
+    bonuses, costs = (0.0, 0.05, 0.1, 0.15, 0.2), (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
+    start = cloned("ToolSelect-v0", seeds)
+    cells = list(itertools.product(bonuses, costs))
+    lanes_of = [(bonus, cost, seed) for bonus, cost in cells for seed in range(len(seeds))]
+    one = trainer("grpo", "ToolSelect-v0")
+
+    def with_prices(bonus: float, cost: float) -> Trainer:
+        prices = {"tool_weight": bonus * 2 / 3, "arguments_weight": bonus / 3, "step_weight": -cost}
+        return one.replace(params=one.params.replace(**{k: np.float32(v) for k, v in prices.items()}))
+
+    trainers = [with_prices(bonus, cost) for bonus, cost, _ in lanes_of]
+    warm = jax.tree.map(lambda x: np.stack([x[seed] for *_, seed in lanes_of]), start.params)
+    fitted = fit(trainers, [seeds[seed] for *_, seed in lanes_of], env_steps, warm)
+    found = {}
+    for i, (bonus, cost) in enumerate(cells):
+        figures = over_seeds(fitted.evaluated[i * len(seeds) : (i + 1) * len(seeds)])
+        found[f"bonus {bonus:g}, cost {cost:g}"] = {"bonus": bonus, "cost": cost, **figures}
+        told(f"bonus {bonus:g} cost {cost:g}", figures)
+    return {"sft": over_seeds(start.evaluated), "cells": found, "seconds": fitted.seconds + fitted.first_seconds}
+
+
+def study_recovery(seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+    clean = {"env.params": {"fault_probability": 0.0}}
+    start = cloned("ArgFill-v0", seeds, **clean)
+    faulty = trainer("grpo", "ArgFill-v0", **{"learner.lr": 1e-30})  # plays as it is, among faults
+    before = fit([faulty] * len(seeds), seeds, 1.0, start.params, segment=1)
+    found = {"sft without faults": over_seeds(start.evaluated), "sft among faults": over_seeds(before.evaluated)}
+    for learner in ("rejection", "ppo", "grpo"):
+        fitted = fit([trainer(learner, "ArgFill-v0")] * len(seeds), seeds, env_steps, start.params)
+        found[learner] = over_seeds(fitted.evaluated)
+    for label, figures in found.items():
+        told(label, figures)
+    return found
+
+
+def study_kl(seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+    start = cloned("ToolSelect-v0", seeds)
+    coefs, targets = (0.0, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0), (0.02, 0.05, 0.1, 0.2)
+    found: dict[str, Any] = {"sft": over_seeds(start.evaluated)}
+    for name, values in (("kl_coef", coefs), ("kl_target", targets)):
+        given = {} if name == "kl_coef" else {"learner.kl_target": 0.1, "learner.kl_coef": 0.05}
+        one = trainer("grpo", "ToolSelect-v0", **given)
+        trainers = [one.replace(learner=one.learner.replace(**{name: value})) for value in values for _ in seeds]
+        fitted = fit(trainers, [*seeds] * len(values), env_steps, _repeated(start.params, len(values)))
+        half = fitted.rows[len(fitted.rows) // 2 :]
+        for i, value in enumerate(values):
+            lanes_here = slice(i * len(seeds), (i + 1) * len(seeds))
+            figures = over_seeds(fitted.evaluated[lanes_here])
+            kls = np.mean([row["kl"][lanes_here] for row in half], axis=0)
+            figures["kl"] = {"mean": float(kls.mean()), "ci95": mean_interval(kls)[1] if kls.size > 1 else None}
+            found[f"{name} {value:g}"] = figures
+            told(f"{name} {value:g}", figures)
+    return found
+
+
+def _repeated(tree: PyTree, times: int) -> PyTree:
+    """All lanes, so many times over."""
+    return jax.tree.map(lambda x: np.concatenate([x] * times), tree)
+
+
+def study_lags(seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+    start, found = cloned("ToolSelect-v0", seeds), {}
+    for lag in (0, 1, 2, 4, 8, 16):
+        for bound in (2.0, 1e9) if lag else (2.0,):
+            one = trainer("grpo", "ToolSelect-v0", **{"learner.lag": lag, "learner.max_importance": bound})
+            fitted = fit([one] * len(seeds), seeds, env_steps, start.params)
+            label = f"lag {lag}, importance at most {bound:g}"
+            found[label] = over_seeds(fitted.evaluated) | {"last": _last(fitted.rows)}
+            told(label, over_seeds(fitted.evaluated))
+    return found
+
+
+def study_speed(num_envs: int = 4096) -> dict[str, Any]:
+    found: dict[str, Any] = {"worlds": {}, "acting": {}}
+    for world, script in itertools.product(sorted(tools.ENVS), ("optimal", "sft", "hack", "random")):
+        rate = _scripted_rate(world, script, num_envs)
+        found["worlds"].setdefault(world, {})[script] = rate
+        print(f"{world:18} {script:8} {rate / 1e6:.2f} M steps/s", flush=True)
+    found["acting"] = _acting()
+    return found
+
+
+def _scripted_rate(world: str, script: str, num_envs: int, num_steps: int = 64, repeats: int = 7) -> float:
+    """Steps a second on both devices, half of the environments on each; every observation is read."""
+    env, params = registry.make(world)
+    mesh = lanes.mesh_of(2)
+    vector_env, policy = VectorEnv(env, num_envs // 2), scripted(env, script)
+
+    def play(state: PyTree, keys: jax.Array) -> tuple[PyTree, PyTree]:
+        def one(state: rollout.RolloutState, key: jax.Array) -> tuple[PyTree, PyTree]:
+            state = state._replace(vector=vector_env.refresh(state.vector, params))
+
+            def body(state: PyTree, step_key: jax.Array) -> tuple[PyTree, PyTree]:
+                state, (transition, _) = rollout.step(vector_env, policy, None, state, params, step_key)
+                return state, jax.tree.map(lambda x: x.sum(), (transition.observation, transition.reward))
+
+            return jax.lax.scan(body, state, jax.random.split(key, num_steps))
+
+        return jax.vmap(one)(state, keys)
+
+    begin = jax.jit(lanes.over_lanes(jax.vmap(lambda key: rollout.init(vector_env, policy, key, params)), mesh))
+    run = jax.jit(lanes.over_lanes(play, mesh), donate_argnums=0)
+    keys = lanes.split(jax.random.split(jax.random.key(0), 2), mesh)
+    state, seconds = begin(keys), []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        state, sums = run(state, keys)
+        jax.block_until_ready(sums)
+        seconds.append(time.perf_counter() - began)
+    return num_envs * num_steps / float(np.median(seconds[1:]))
+
+
+def _acting(length: int = 64, num_rows: int = 64) -> dict[str, float]:
+    """Seconds of one decision after `length` tokens: with keys and values remembered, and with the whole prefix read again."""
+    env, _ = registry.make("ToolSelect-v0")
+    network = config.actor_critic(env.spec, torso="transformer", context=128)
+    params = network.initial_params(jax.random.key(0))
+    one = {"tokens": jnp.zeros((num_rows, 8), jnp.int32).at[:, 0].set(3), "num_tokens": jnp.ones(num_rows, jnp.int32)}
+    no, first = jnp.zeros(num_rows, bool), jnp.arange(length)[:, None] == jnp.zeros((1, num_rows), jnp.int32)
+    prefix = jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), one)
+
+    @partial(jax.jit, donate_argnums=0)
+    def remembered(carry: PyTree) -> PyTree:
+        return network.apply(params, carry, one, no)[:2]
+
+    @jax.jit
+    def again(prefix: PyTree) -> jax.Array:
+        return network.clone(episode_tokens=length).apply(params, prefix, first, method="episodes")[0][-1]
+
+    carry, seconds = network.initial_carry(num_rows), {"remembered": [], "again": []}
+    for _ in range(length):
+        carry, logits = remembered(carry)
+    for _ in range(40):
+        began = time.perf_counter()
+        carry, logits = remembered(carry)
+        jax.block_until_ready(logits)
+        seconds["remembered"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        jax.block_until_ready(again(prefix))
+        seconds["again"].append(time.perf_counter() - began)
+    medians = {name: float(np.median(values[3:])) for name, values in seconds.items()}
+    ratio = medians["again"] / medians["remembered"]
+    print(f"a decision at {length} tokens, {num_rows} rows: {medians}, {ratio:.1f} times", flush=True)
+    return medians | {"ratio": ratio}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=("table", "bonus", "recovery", "kl", "lags", "speed"))
+    parser.add_argument("--worlds", nargs="*", default=sorted(tools.ENVS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--env-steps", type=float, default=1e6)
+    parser.add_argument("--name")
+    arguments = parser.parse_args()
+    began, seeds = time.perf_counter(), range(arguments.seeds)
+    if arguments.study == "table":
+        found = study_table(arguments.worlds, seeds, arguments.env_steps)
+    elif arguments.study == "speed":
+        found = study_speed()
+    else:
+        study = {"bonus": study_bonus, "recovery": study_recovery, "kl": study_kl, "lags": study_lags}[arguments.study]
+        found = study(seeds, arguments.env_steps)
+    path = Path(ROOT / "benchmarks" / "results" / f"{arguments.name or f'tools_{arguments.study}'}.json")
+    settings = {"seeds": arguments.seeds, "env_steps": arguments.env_steps}
+    write_json(path, {"machine": machine(), **settings, "seconds": time.perf_counter() - began, "found": found})
+
+
+if __name__ == "__main__":
+    main()
