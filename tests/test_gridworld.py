@@ -134,9 +134,12 @@ def test_the_last_step_may_terminate_and_truncate(player):
     assert last[3] and last[4] and float(last[2]) == pytest.approx(5.34)
 
 
-def test_actions_out_of_range_are_clamped(player):
-    assert xy(player.step(player.start, 9)[1]) == xy(player.step(player.start, UP)[1])
-    assert xy(player.step(player.start, -1)[1]) == xy(player.step(player.start, RIGHT)[1])
+def test_actions_out_of_range_do_nothing_for_a_step(player):
+    before = player.walk([UP])[-1][1]
+    for action in (-(2**31), -1, 4, 2**31 - 1):
+        _, after, reward, terminated, _, _ = player.step(before, action)
+        jax.tree.map(np.testing.assert_array_equal, after._replace(step_count=before.step_count), before)
+        assert after.step_count == 2 and float(reward) == pytest.approx(-0.16) and not terminated
 
 
 def test_rewards_are_traced(player):

@@ -39,14 +39,14 @@ COLLECTOR_MAP = (
     "S...R...",
     "..W...G.",
 )
-_LETTERS = {
+LETTERS = {
     ".": symbols.EMPTY_CELL,
     "S": symbols.EMPTY_CELL,
     "R": RESOURCE_CELL,
     "G": symbols.GOAL_CELL,
     "W": symbols.WALL_CELL,
 }
-_MISSION = "collect the yellow balls, then go to a green goal"
+MISSION = "collect the yellow balls, then go to a green goal"
 _HIGHEST = {"packed": AGENT_CELL, "symbolic": symbols.AGENT, "rgb": 255}  # values of an image, by `obs`
 
 
@@ -91,7 +91,7 @@ class MapLevel:
     def __call__(self, key: jax.Array) -> Level:
         del key
         letters = np.array([list(row) for row in self.rows]).T  # [W, H]
-        cells = np.vectorize(_LETTERS.__getitem__, otypes=[np.uint8])(letters)
+        cells = np.vectorize(LETTERS.__getitem__, otypes=[np.uint8])(letters)
         return Level(jnp.asarray(cells), jnp.asarray(np.argwhere(letters == "S")[0], jnp.int32))
 
 
@@ -234,9 +234,9 @@ class CollectorState(NamedTuple):
 class CollectorEnv:
     """Collect resources, then go to a goal.
 
-    Actions: 0 right, 1 down, 2 left, 3 up; others are clamped. A move into a wall or across the border leaves the agent where
-    it is. Observations are a dict: `image` as `obs` says, `direction` (int32, of the last move) and `mission` (int32, 0).
-    `info` holds `success` (bool: at a goal with all resources) and `resources` (int32: collected so far).
+    Actions: 0 right, 1 down, 2 left, 3 up; any other number does nothing, for a step. A move into a wall or across the border
+    leaves the agent where it is. Observations are a dict: `image` as `obs` says, `direction` (int32, of the last move) and
+    `mission` (int32, 0). `info` holds `success` (bool: at a goal with all resources) and `resources` (int32: collected so far).
 
     Attributes:
       name: registry id.
@@ -292,9 +292,11 @@ class CollectorEnv:
     def step(self, key: jax.Array, state: CollectorState, action: jax.Array, params: CollectorParams) -> StepOutput:
         del key
         check_action(self.spec.action, action)
-        direction = jnp.clip(jnp.asarray(action, jnp.int32), 0, 3)
+        action = jnp.asarray(action, jnp.int32)
+        moves = (action >= 0) & (action < 4)
+        direction = jnp.where(moves, action, state.direction)
         furthest = np.array(self.level.size, np.int32) - 1
-        target = jnp.clip(state.xy + jnp.asarray(symbols.DIRECTION_XY)[direction], 0, furthest)
+        target = jnp.clip(state.xy + moves * jnp.asarray(symbols.DIRECTION_XY)[direction], 0, furthest)
         cell = _read(state.cells, target)
         kind = symbols.kind_of(cell)
         collects, arrives = kind == symbols.BALL, kind == symbols.GOAL
@@ -321,7 +323,7 @@ class CollectorEnv:
     def mission(self, state: CollectorState) -> str:
         """The task in English; the same for every state."""
         del state
-        return _MISSION
+        return MISSION
 
     def cells(self, state: CollectorState) -> jax.Array:
         """Symbols of the whole grid without the agent, uint8 `[W, H]`, for rendering."""
