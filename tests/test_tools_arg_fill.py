@@ -146,12 +146,14 @@ def test_the_user_is_asked_for_what_the_task_leaves_out():
     np.testing.assert_allclose(asked.total_reward, 1.2 - 0.01 * asked.length, atol=1e-5)
 
 
-def test_whoever_learned_without_faults_does_not_recover():
+def test_whoever_learned_without_faults_recovers_by_chance_alone():
     clean, faulty = (results("sft", fault_probability=p) for p in (0.0, 0.3))
     assert clean.success.all() and 5 < clean.length.mean() < 7  # one turn in five is made again, but for the first
-    assert faulty.success.mean() == pytest.approx(0.7, abs=0.05)
+    assert 0.7 < faulty.success.mean() < 0.8
     for fault in (TRANSIENT, RATE_LIMIT, PERMANENT):
-        assert not results("sft", fault_probability=1.0, fault=fault).success.any()
+        assert (
+            0 < results("sft", fault_probability=1.0, fault=fault).success.mean() < 0.3
+        )  # it waited, or switched, for nothing
         best = results("optimal", fault_probability=1.0, fault=fault)
         assert best.success.all()
         # 0.2 + 1 - 0.02 for the error; five turns, one submission more, and one or two to get over it
