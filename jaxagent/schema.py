@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import jax
 
 REQUIRED = inspect.Parameter.empty
+_MOST_NAMES = 6  # that are listed where one is unknown
 _INTEGERS = range(-(2**31), 2**31)  # everything that is not a size in Python ends up in int32
 
 
@@ -107,12 +108,15 @@ def completed(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     return {name: given.get(name, defaults.get(name)) for name in schema}
 
 
-def suggestion(name: str, known: Collection[str], path: str = "") -> str:
-    """`did you mean learner.lr?`, or the known names where none is near."""
+def suggestion(name: str, known: Collection[str], path: str = "", how: str = "") -> str:
+    """`did you mean learner.lr?`, or where none is near the known names: if they are many a few, and `how` to list them."""
     near = get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {path}{near[0]}?"
-    return f"known: {', '.join(sorted(known))}" if known else "there is none here"
+    if len(known) <= _MOST_NAMES:
+        return f"known: {', '.join(sorted(known))}" if known else "there is none here"
+    few = ", ".join(sorted(known)[:_MOST_NAMES])
+    return f"known: {few} and {len(known) - _MOST_NAMES} more{how and '; '}{how}"
 
 
 def accepts(value: Any, hint: Any) -> bool:
