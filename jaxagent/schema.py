@@ -64,12 +64,15 @@ def described(documented: Any, section: str) -> dict[str, str]:
     return {name.strip(): " ".join(text.split()) for names, text in entries for name in names.split(",")}
 
 
-def problems(values: Mapping[str, Any], schema: Schema, path: str) -> list[str]:
-    """What is wrong with `values`, one line each: unknown and missing names, and values of another type."""
+def problems(values: Mapping[str, Any], schema: Schema, path: str, how: str = "") -> list[str]:
+    """What is wrong with `values`, one line each: unknown and missing names, and values of another type.
+
+    `how` says how to list the known names, where they are many.
+    """
     found = []
     for name, value in values.items():
         if name not in schema:
-            found.append(f"{path}{shown_key(name)}: unknown key; {suggestion(name, schema, path)}")
+            found.append(f"{path}{shown_key(name)}: unknown key; {suggestion(name, schema, path, how)}")
         elif not accepts(value, schema[name].hint):
             found.append(f"{path}{name}: expected {expected(schema[name].hint)}, got {shown(value)}")
     for name, field in schema.items():

@@ -86,6 +86,12 @@ def test_what_is_written_is_read_back():
 NO_FLOAT = "space.learner.{}: uniform and log_uniform are for floats that are traced; expected {}, got uniform"
 WRONG = [
     ({"sampels": 3}, {}, {}, "sweep.sampels: unknown key; did you mean sweep.samples?"),
+    (
+        {"zzzzz": 3},
+        {},
+        {},
+        "sweep.zzzzz: unknown key; known: batch, eta, mode, num_updates, objective, optuna and 8 more; docs",
+    ),
     ({"seeds": 0}, {}, {}, "sweep.seeds: expected at least 1, got 0"),
     ({"scheduler": "hyperband"}, {}, {}, "sweep.scheduler: expected one of none, halving, pbt, got 'hyperband'"),
     ({"num_updates": 3, "total_steps": 10.0}, {}, {}, "sweep: expected at most one of num_updates and total_steps"),

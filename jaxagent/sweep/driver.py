@@ -137,8 +137,13 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
             if signals:
                 raise Interrupted(signals[0], "; everything up to the last chunk that ended is in the ledger")
 
-        for note in board.notes():
-            progress.note(note)
+        def tell() -> None:
+            for note in board.notes():
+                progress.note(note)
+
+        all_known = board.sweep.plan.sampler != "tpe"
+        if all_known:
+            tell()
         mirror(board)
         with closing(make_executor(board.sweep, directory, report)) as executor:
             if forgotten:
@@ -164,9 +169,12 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
                     forget(directory, unneeded)
                 done = sum(board.updates_of(row) for row in rows) + remade
                 report(0)
+        if not all_known:
+            tell()
 
 
 def mirror(board: "Board") -> None:
+    """Brings the plan's Optuna storage, if it names one, to where the ledger is."""
     if board.sweep.plan.optuna is not None:
         optuna_study.mirror(board.sweep, board.told())
 
@@ -249,9 +257,7 @@ class Board:
         return [row for row in self.rows if row["trial"] in self.trials and row["seed"] in self.sweep.seeds]
 
     def notes(self) -> list[str]:
-        """What may surprise before the start: draws that coincide, and lanes of the ledger that the spec does not have."""
-        if self.sweep.plan.sampler == "tpe":  # nobody knows yet what it will ask for
-            return []
+        """What may surprise, once all trials are known: draws that coincide, lanes of the ledger that the spec has not."""
         found = []
         if len(self.trials) < self._asked:
             asked = "samples" if self.sweep.sampled == self.sweep.axes else "trials"

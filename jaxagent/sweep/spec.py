@@ -272,7 +272,8 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
     tables = {"base": Field(str), "sweep": Field(dict, None), "fixed": Field(dict, None), "space": Field(dict)}
     config.refuse(source, schema.problems(document, tables, ""))
     plan_table = document.get("sweep", {})
-    config.refuse(source, [*schema.problems(plan_table, plan_schema(), "sweep."), *_plan_problems(plan_table)])
+    unknown = schema.problems(plan_table, plan_schema(), "sweep.", how="docs/sweeps.md lists them")
+    config.refuse(source, [*unknown, *_plan_problems(plan_table)])
     plan = Plan(**schema.completed(plan_table, plan_schema()))
     path = Path(source).parent / document["base"]
     base = load(path)
