@@ -184,6 +184,7 @@ def test_a_trial_that_cannot_be_built_names_its_setting():
             {"learner.gamma": {"uniform": [0.9, 1.01]}},
             "space.learner.gamma: expected a number in [0, 1], got 1.01",
         ),
+        ({}, {"env.params.max_steps": {"uniform": [3, 8]}}, "expected int, choice, grid or list, got uniform"),
         ({"rungs": 10, "scheduler": "halving"}, {}, "sweep.rungs: expected at most 3, since a trial has 8 updates"),
         ({"rungs": 4, "scheduler": "halving"}, {}, "each 4 times as long as the one before, got 4"),
         ({"rungs": 9}, {}, "sweep.rungs: expected at most 8, since a trial has 8 updates to end them at, got 9"),

@@ -24,6 +24,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,11 @@ class Sweep:
         told |= {f"train.{name}": f"sweep.{name}" for name in _BUDGETS if getattr(self.plan, name) is not None}
         for name, ours in told.items():
             complaint = complaint.replace(f"{source}: {name}:", f"{self.source}: {ours}:")
+        for axis in self.axes:
+            if axis.kind in FLOATS:  # of an environment's params only the environment knows which are integers
+                line = f"space.{axis.name}: {_no_float(axis, 'int, choice, grid or list')}"
+                pattern = rf"space\.{re.escape(axis.name)}: expected an integer\b.*"
+                complaint = re.sub(pattern, line, complaint)
         return complaint
 
     def _check_rungs(self, num_updates: int) -> None:
@@ -386,12 +392,16 @@ def _field_problems(sweep: Sweep, fields: Mapping[str, Field]) -> list[str]:
         hint, traced = fields[axis.name].hint, fields[axis.name].traced or axis.name.startswith("env.params.")
         if axis.kind in FLOATS and not (traced and schema.accepts(0.5, hint)):
             kinds = "int, choice, grid or list" if schema.accepts(1, hint) else "choice, grid or list"
-            found.append(f"{path}: uniform and log_uniform are for floats that are traced; expected {kinds}, got {axis.kind}")
+            found.append(f"{path}: {_no_float(axis, kinds)}")
             continue
         for value in axis.values:
             if not schema.accepts(value, hint):
                 found.append(f"{path}.{axis.kind}: expected {schema.expected(hint)}, got {schema.shown(value)}")
     return found
+
+
+def _no_float(axis: Axis, others: str) -> str:
+    return f"uniform and log_uniform are for floats that are traced; expected {others}, got {axis.kind}"
 
 
 def _size_problems(sweep: Sweep) -> list[str]:
