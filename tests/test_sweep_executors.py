@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 
 import pytest
 import sweeps
@@ -129,6 +130,10 @@ def test_executors_that_cannot_be_had_are_refused_at_once(tmp_path, monkeypatch)
     choose = lambda name: executors.chosen(name, workers=None, address=None, devices=None)  # noqa: E731
     with pytest.raises(UsageError, match="--executor slurm: expected a machine from which .* found no command srun here"):
         choose("slurm")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for plan in ({"sampler": "tpe"}, {"optuna": "study.log"}):
+        with pytest.raises(UsageError, match="Optuna is needed: pip install"):
+            driver.Board(sweeps.sweep(plan))
     monkeypatch.setattr(executors, "find_spec", lambda name: None)
     for name, package in (("slurm", "submitit"), ("ray", "Ray")):
         with pytest.raises(UsageError, match=f"--executor {name} needs {package}: pip install"):
