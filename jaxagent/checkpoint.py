@@ -147,6 +147,22 @@ def steps(directory: Path) -> list[int]:
     return sorted(_find(directory))
 
 
+def is_sound(directory: Path, step: int) -> bool:
+    """Whether the checkpoint of a step is there and is what was written.
+
+    Raises:
+      CheckpointError: another release wrote it.
+    """
+    path = _find(directory).get(step)
+    if path is None:
+        return False
+    try:
+        _verify_file(path / ARRAYS, _parse_manifest(path / MANIFEST, step))
+    except (_Damaged, OSError):
+        return False
+    return True
+
+
 def discard_after(directory: Path, step: int) -> None:
     """Deletes the checkpoints of steps beyond `step`, from where a run goes on. Only the one writer may call it."""
     if not directory.exists():

@@ -14,7 +14,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 import jaxagent
-from jaxagent.commands import BENCHES, COMMANDS, Bench
+from jaxagent.commands import BENCHES, COMMANDS, Bench, Sweep
 from jaxagent.errors import JaxagentError, ResourceError, UsageError
 
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # devices and the host say it differently
@@ -121,12 +121,21 @@ def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], dict[str, str
 
 
 def _check_flags(arguments: Sequence[str], command: type) -> None:
-    names = [f.name.rstrip("_") for f in dataclasses.fields(command) if f.name != "overrides"]  # `in_` is --in
+    options = [f for f in dataclasses.fields(command) if f.default is not dataclasses.MISSING]  # others are positional
+    names = [f.name.rstrip("_") for f in options]  # `in_` is --in
     known = ["--help", *(f"--{name.replace('_', '-')}" for name in names)]
     for argument in arguments:
         name = argument.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name not in known:
+            if command is Sweep and (setting := name[2:].replace("-", "_")) in _plan_names():
+                raise UsageError(f"unknown option {name}; the spec sets {setting} in its table sweep")
             raise UsageError(f"unknown option {name}; {_nearest(name, known)}")
+
+
+def _plan_names() -> Collection[str]:
+    from jaxagent.sweep import spec
+
+    return spec.plan_schema()
 
 
 def _print_settings(arguments: Sequence[str], overrides: Mapping[str, str]) -> None:

@@ -319,6 +319,10 @@ def _train_problems(train: Mapping[str, Any]) -> list[str]:
     if len(train.keys() & {"num_updates", "total_steps"}) != 1:
         found.append("train: expected exactly one of num_updates and total_steps")
     least = dict.fromkeys(train, 1) | {"eval_every": 0, "checkpoint_every": 0}
+    if type(devices := train.get("devices")) is int and devices not in distributed.COUNTS:
+        *few, most = distributed.COUNTS
+        found.append(f"train.devices: expected {', '.join(map(str, few))}, {most} or all, got {devices}")
+        least.pop("devices")
     found += too_small(train, least, "train.")
     if not found and _train_parts(train)["schedule"].num_updates >= 2**31:
         found.append("train.total_steps: expected less than 2^31 updates")

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, NoReturn
 
 import jax
@@ -20,6 +20,7 @@ from jaxagent.errors import JaxagentError, UsageError
 Devices = int | Literal["all"]
 
 AXIS = "device"
+COUNTS = (1, 2, 4, 8)  # of devices that train alike
 _HEARTBEAT_SECONDS = 20  # without a sign of life, after which a process counts as lost
 _START_SECONDS = 300  # that processes wait for each other at the start
 _END_SECONDS = 600  # and at the end, when the leader draws curves and an episode
@@ -85,6 +86,24 @@ def _without_proxies() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def count_processors(devices: Devices | None) -> None:
+    """Makes processors count as devices, for a run on several where there is nothing but CPUs: as many as it asks for.
+
+    Call it before a backend starts; afterwards, with several processes, and where `XLA_FLAGS` says how many there are, it
+    changes nothing.
+    """
+    if devices is None or jax.distributed.is_initialized() or "host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    count = max(n for n in COUNTS if n <= processors()) if devices == "all" else devices
+    with suppress(RuntimeError):  # a backend has started
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def mesh(devices: Devices) -> Mesh:

@@ -3,7 +3,6 @@
 import os
 import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,30 @@ from jaxagent import provenance
 
 _OLDEST_JAX, _FIRST_UNTRIED_JAX = (0, 10, 2), (0, 12)
 _OLDEST_PYTHON = (3, 11)
-_EXTRAS = {"gymnasium": "farama", "minigrid": "farama", "tensorboardX": "trackers", "wandb": "trackers", "pytest": "dev"}
+_EXTRAS = {
+    "ray": "ray",
+    "optuna": "optuna",
+    "submitit": "slurm",
+    "tensorboardX": "trackers",
+    "wandb": "trackers",
+    "gymnasium": "farama",
+    "minigrid": "farama",
+    "pytest": "dev",
+}
 
 
 def examine() -> dict[str, Any]:
-    """`provenance.describe`, and beside it `cache` (of compiled programs), `missing` extras and `problems`. Starts JAX."""
+    """`provenance.describe`, and beside it `cache` (of compiled programs), `optional` packages and `problems`. Starts JAX.
+
+    `optional` has the version of each, None where it is not installed, and `missing` what installs those.
+    """
     described = provenance.describe()
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     return {
         **described,
         "cache": {"directory": cache, "writable": cache is not None and _is_writable(Path(cache))},
-        "missing": {package: f"jaxagent[{extra}]" for package, extra in _EXTRAS.items() if not _installed(package)},
+        "optional": (optional := {package: provenance.version(package) for package in _EXTRAS}),
+        "missing": {package: f"jaxagent[{_EXTRAS[package]}]" for package, version in optional.items() if version is None},
         "problems": problems(described, cache),
     }
 
@@ -53,11 +65,12 @@ def text(found: dict[str, Any]) -> str:
     devices, cache = found["devices"], found["cache"]
     lines = [
         f"python    {found['python']}",
-        *(f"{name:9} {version}" for name, version in found["packages"].items()),
+        *(f"{name:9} {version}" for name, version in found["packages"].items() if name not in found["optional"]),
+        *(f"optional  {name} {version}" for name, version in found["optional"].items() if version is not None),
+        *(f"optional  {name}: not installed: pip install '{extra}'" for name, extra in found["missing"].items()),
         f"devices   {devices['all']} {devices['platform']} ({devices['kind']}), {found['host']['usable_cpus']} CPU cores",
         f"cache     {cache['directory'] or 'none: set JAX_COMPILATION_CACHE_DIR to compile once and not at every start'}",
         *(f"variable  {name}={value}" for name, value in found["variables"].items()),
-        *(f"missing   {package}: pip install '{extra}'" for package, extra in found["missing"].items()),
         *(f"problem   {problem}" for problem in found["problems"]),
     ]
     return "\n".join(lines if found["problems"] else [*lines, "no problems found"])
@@ -81,11 +94,3 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 def _is_writable(path: Path) -> bool:
     existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-
-
-def _installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -76,7 +76,7 @@ class Progress:
             update,
             self._total,
             (env_steps - first_steps) / seconds if known else None,
-            (self._total - update) * seconds / updates if known else None,
+            max(0, self._total - update) * seconds / updates if known else None,
             values,
         )
         self._display.show(self._status, last=False)

@@ -26,7 +26,7 @@ def describe(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": list(sys.argv if argv is None else argv),
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: found for name in _PACKAGES if (found := version(name))},
         "devices": _devices(),
         "host": {
             "name": platform.node(),
@@ -59,7 +59,8 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Of an installed package, None if it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import jax
 
 REQUIRED = inspect.Parameter.empty
+_MOST_NAMES = 6  # that are listed where one is unknown
 _INTEGERS = range(-(2**31), 2**31)  # everything that is not a size in Python ends up in int32
 
 
@@ -63,12 +64,15 @@ def described(documented: Any, section: str) -> dict[str, str]:
     return {name.strip(): " ".join(text.split()) for names, text in entries for name in names.split(",")}
 
 
-def problems(values: Mapping[str, Any], schema: Schema, path: str) -> list[str]:
-    """What is wrong with `values`, one line each: unknown and missing names, and values of another type."""
+def problems(values: Mapping[str, Any], schema: Schema, path: str, how: str = "") -> list[str]:
+    """What is wrong with `values`, one line each: unknown and missing names, and values of another type.
+
+    `how` says how to list the known names, where they are many.
+    """
     found = []
     for name, value in values.items():
         if name not in schema:
-            found.append(f"{path}{shown_key(name)}: unknown key; {suggestion(name, schema, path)}")
+            found.append(f"{path}{shown_key(name)}: unknown key; {suggestion(name, schema, path, how)}")
         elif not accepts(value, schema[name].hint):
             found.append(f"{path}{name}: expected {expected(schema[name].hint)}, got {shown(value)}")
     for name, field in schema.items():
@@ -107,12 +111,15 @@ def completed(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     return {name: given.get(name, defaults.get(name)) for name in schema}
 
 
-def suggestion(name: str, known: Collection[str], path: str = "") -> str:
-    """`did you mean learner.lr?`, or the known names where none is near."""
+def suggestion(name: str, known: Collection[str], path: str = "", how: str = "") -> str:
+    """`did you mean learner.lr?`, or where none is near the known names: if they are many a few, and `how` to list them."""
     near = get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {path}{near[0]}?"
-    return f"known: {', '.join(sorted(known))}" if known else "there is none here"
+    if len(known) <= _MOST_NAMES:
+        return f"known: {', '.join(sorted(known))}" if known else "there is none here"
+    few = ", ".join(sorted(known)[:_MOST_NAMES])
+    return f"known: {few} and {len(known) - _MOST_NAMES} more{how and '; '}{how}"
 
 
 def accepts(value: Any, hint: Any) -> bool:

@@ -208,7 +208,9 @@ DAMAGES = {
 @pytest.mark.parametrize("file", [ARRAYS, MANIFEST])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_damaged_file_is_named_and_the_step_before_used(three: Path, file: str, damage, caplog) -> None:
+    assert checkpoint.is_sound(three, 3) and not checkpoint.is_sound(three, 4)
     damage(three / "3" / file)
+    assert not checkpoint.is_sound(three, 3) and checkpoint.is_sound(three, 2)
     assert restore(three, numpy_tree(0)).step == 2
     (record,) = caplog.records
     assert record.levelno == logging.WARNING

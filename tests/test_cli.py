@@ -129,6 +129,14 @@ def test_help_on_a_mixture_is_for_users(tiny: Path, capsys: pytest.CaptureFixtur
         (["bench", "env", "Collector-v0", "--num-env", "3"], "unknown option --num-env; did you mean --num-envs?"),
         (["bench", "train", "none.toml"], "found nothing"),
         (["doctor", "--fix"], "unknown option --fix"),
+        (["train", "CONFIG", "--config", "x"], "unknown option --config; known: --help, --out"),
+        (["train", "CONFIG", "--out", "CONFIG"], "--out: expected a directory, new or there, but "),
+        (["train", "CONFIG", "--out", "CONFIG/run"], "tiny.toml is a file"),
+        (["train", "CONFIG", "--devices", "3"], "train.devices: expected 1, 2, 4, 8 or all, got 3"),
+        (["sweep", "CONFIG", "--out", "CONFIG"], "--out: expected a directory, new or there, but "),
+        (["sweep", "CONFIG", "--samples", "4"], "unknown option --samples; the spec sets samples in its table sweep"),
+        (["sweep", "CONFIG", "--spec", "x"], "unknown option --spec; known: --help, --out"),
+        (["bench", "scale", "CONFIG", "--out", "CONFIG"], "--out: expected a directory, new or there, but "),
     ],
 )
 def test_wrong_usage(
@@ -140,7 +148,7 @@ def test_wrong_usage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main([str(tiny) if argument == "CONFIG" else argument for argument in arguments]) == 2
+    assert cli.main([argument.replace("CONFIG", str(tiny)) for argument in arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("error: ") and len(shown.err.splitlines()) <= 5
@@ -220,7 +228,11 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["packages"]["jax"] and found["devices"]["platform"] == "cpu" and found["problems"] == []
     assert cli.main(["doctor"]) == 0
-    assert "no problems found" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "no problems found" in shown
+    for name, version in found["optional"].items():
+        assert f"optional  {name}{f' {version}' if version else ': not installed'}" in shown
+    assert {"ray", "optuna", "submitit", "tensorboardX", "wandb", "gymnasium", "minigrid"} <= found["optional"].keys()
 
 
 @pytest.mark.fast

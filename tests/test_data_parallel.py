@@ -144,7 +144,8 @@ def test_sources_and_learners_for_one_device_are_refused():
     [
         ({"train.devices": "2"}, "train.devices: expected at most the 1 that there are, got 2"),
         ({"train.devices": "none"}, "train.devices: expected an integer or one of all, got 'none'"),
-        ({"train.devices": "0"}, "train.devices: expected at least 1, got 0"),
+        ({"train.devices": "0"}, "train.devices: expected 1, 2, 4, 8 or all, got 0"),
+        ({"train.devices": "3"}, "train.devices: expected 1, 2, 4, 8 or all, got 3"),
         ({"train.devices": "all", "num_seeds": "2"}, "num_seeds: expected 1 with train.devices, got 2"),
         ({"train.devices": "all", "train.num_envs": "20"}, "train.num_envs: expected a multiple of 8 with a mesh, got 20"),
     ],
@@ -235,6 +236,21 @@ def _child(*arguments: str | int | Path) -> None:
 @pytest.mark.parametrize("memory", [0, 4])
 def test_any_number_of_devices_learns_the_same(memory, tmp_path):
     _child("_learn", memory, tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize(("arguments", "count"), [(("--devices", "2"), 2), (("--devices", "all"), None)])
+def test_processors_count_as_devices(arguments, count, settings, tmp_path):
+    flags = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    short = ("--train.num_updates", "1", "--train.checkpoint_every", "0")
+    command = [sys.executable, "-m", "jaxagent", "train", settings, "--out", tmp_path / "run", *short, *arguments]
+    done = subprocess.run(command, env=flags, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    (start,) = json.loads((tmp_path / "run" / "env.json").read_text())
+    usable = max(n for n in (1, 2, 4, 8) if n <= distributed.processors())
+    assert start["devices"]["local"] == (count or usable)
+    resume = [sys.executable, "-m", "jaxagent", "resume", tmp_path / "run", "--updates", "2", "--devices", "4"]
+    done = subprocess.run(resume, env=flags, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
 
 
 # in several processes ---------------------------------------------------------------------------------------------------------

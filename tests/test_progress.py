@@ -55,6 +55,15 @@ def test_a_resumed_run_has_its_own_rate() -> None:
     assert "update 90/100  20k steps/s  eta 0:00:01" in stream.getvalue()
 
 
+def test_more_than_was_expected_takes_no_negative_time() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(100, stream=stream, clock=clock) as progress:
+        for update in (90, 120):
+            clock.now += 10.0
+            progress.report(update, env_steps=update, values={})
+    assert stream.getvalue().splitlines()[-1] == "update 120/100  3 steps/s  eta 0:00:00"
+
+
 def test_no_report_at_all() -> None:
     stream = io.StringIO()
     with Progress(5, stream=stream):

@@ -231,8 +231,12 @@ def test_settings_inherited_during_training_are_said_to_be(tmp_path: Path) -> No
     parents = ["0000000001" if rung == 1 else None for rung in ledger["rung"].to_pylist()]
     at = ledger.column_names.index("parent")
     parquet.write_table(ledger.set_column(at, "parent", pa.array(parents, pa.string())), path / "ledger.parquet")
-    assert [row["inherited"] for row in analysed(path)["leaderboard"]] == [True, True, False, False]
+    rows = (report := analysed(path))["leaderboard"]
+    assert [row["inherited"] for row in rows] == [True, True, False, False]
+    assert [len(row["commands"]) for row in rows] == [0, 0, 1, 1]
     assert "its settings changed during training" in rendered(path)
+    why = "No command trains it once more: during training it took over another trial's state"
+    assert html.unescape(rendered(path)).count(why) == 2 and f"again  {why}" in page.text(report)
 
 
 # the page ---------------------------------------------------------------------------------------------------------------------
@@ -329,6 +333,24 @@ def test_unusual_sweeps(tmp_path: Path, make: Callable[[Path], Path], sure: str,
     assert answer["sure"] == sure and said in answer["why"]
     assert html.escape(answer["best"]) in text
     json.dumps(files.jsonable(report), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("single", "said"),
+    [
+        ([0], "One seed has no interval, and the best has no other:"),
+        ([1], "One seed has no interval, and the second has no other:"),
+        ([0, 1], "One seed has no interval: the order"),
+        ([2], "Its interval"),
+    ],
+)
+def test_whose_single_seed_keeps_the_order_from_being_told(tmp_path: Path, single: list[int], said: str) -> None:
+    path = write_sweep(tmp_path / "s", [one_lr(lr) for lr in (1e-3, 1e-4, 1e-5)], num_seeds=2)
+    table = parquet.read_table(path / "ledger.parquet")
+    lone = [f"{place:010x}" for place in single]
+    kept = [row["seed"] == 0 or row["trial"] not in lone for row in table.to_pylist()]
+    parquet.write_table(table.filter(pa.array(kept)), path / "ledger.parquet")
+    assert said in page.answer(analysed(path))["why"]
 
 
 def test_a_sweep_that_has_finished_no_trial_yet(tmp_path: Path) -> None:
@@ -451,8 +473,6 @@ def retyped(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Table:
         (rewritten(lambda table: table.replace_schema_metadata({"settings": "3"})), "expected a JSON list under `settings`"),
         (rewritten(lambda table: retyped(table, "status", pa.string())), "expected done, rung, failed, found 'text'"),
         (rewritten(lambda table: table.replace_schema_metadata({"settings": '["nothing"]'})), "found 'nothing'"),
-        (damaged("curves/00000.parquet", b"short"), "00000.parquet"),
-        (damaged("curves/00000.parquet", None), "00000.parquet"),
         (damaged("sweep.toml", b"[sweep"), "sweep.toml: not readable as TOML"),
         (damaged("sweep.toml", b"[sweep]\nobjective = 3"), "sweep.toml: expected a table sweep with an objective"),
         (damaged("env.json", b"{"), "env.json: not readable as JSON"),
@@ -469,13 +489,42 @@ def test_damaged_sweeps(
     assert not (path / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (damaged("curves/00000.parquet", b"short"), "cannot read {}: damaged or cut short, or no Parquet file"),
+        (damaged("curves/00000.parquet", None), "cannot read {}: No such file or directory"),
+        (lambda path: shutil.copy(path / "ledger.parquet", path / "curves/00000.parquet"), "{}: not the curves of a sweep"),
+    ],
+    ids=["damaged", "missing", "foreign"],
+)
+def test_curves_that_cannot_be_read_cost_nothing_else(
+    tmp_path: Path, damage: Callable[[Path], None], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_sweep(tmp_path / "s", settings(8), num_rungs=2, points=3)
+    whole = analysed(path)
+    damage(path)
+    warning = f"the curves of 1 of 2 chunks are left out: {why.format(path / 'curves/00000.parquet')}"
+    assert cli.main(["report", str(path)]) == 0
+    assert capsys.readouterr().err == f"warning: {warning}\n"
+    assert f"Warning: {warning}" in html.unescape((path / "report.html").read_text())
+    found = analysed(path)
+    assert found["leaderboard"] == whole["leaderboard"] and found["warnings"] == [warning] and not whole["warnings"]
+    assert len(found["curves"]) == 4  # of those that came to the second rung
+    shutil.rmtree(path / "curves")
+    assert cli.main(["report", str(path)]) == 0
+    assert "the curves of 2 of 2 chunks are left out, among them cannot read" in capsys.readouterr().err
+
+
 def test_a_truncated_ledger_is_an_error_wherever_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_sweep(tmp_path / "s", settings(3), points=3)
     whole = (path / "ledger.parquet").read_bytes()
     for fraction in (0.01, 0.5, 0.99):
         (path / "ledger.parquet").write_bytes(whole[: int(fraction * len(whole))])
         assert cli.main(["report", str(path), "--json"]) == 3
-        assert "cannot read" in capsys.readouterr().err
+        first, second = capsys.readouterr().err.splitlines()
+        assert first == f"error: cannot read {path / 'ledger.parquet'}: damaged or cut short, or no Parquet file"
+        assert second == "move it away and run the sweep again: everything is trained anew, to the same numbers"
 
 
 @pytest.mark.parametrize(
@@ -485,6 +534,8 @@ def test_a_truncated_ledger_is_an_error_wherever_it_ends(tmp_path: Path, capsys:
         ([], "expected the directory of a sweep, or those of runs"),
         (["SWEEP", "OTHER"], "expected one sweep, or runs; "),
         (["SWEEP", "--out", "nowhere/page.html"], "--out: nowhere is no directory"),
+        (["SWEEP", "--png", "SWEEP/env.json"], "--png: expected a directory, new or there, but "),
+        (["SWEEP", "--directories", "x"], "unknown option --directories; known: --help, --out, --json, --png, --csv"),
         (["SWEEP", "--jsn"], "unknown option --jsn; did you mean --json?"),
     ],
 )
@@ -493,7 +544,7 @@ def test_wrong_usage(
 ) -> None:
     (tmp_path / "config.toml").write_text("")
     named = {"SWEEP": str(sweep), "OTHER": str(tmp_path)}
-    assert cli.main(["report", *(named.get(argument, argument) for argument in arguments)]) == 2
+    assert cli.main(["report", *(named.get(word, word.replace("SWEEP", str(sweep))) for word in arguments)]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ import sweeps
 from jaxagent import lanes, loop
 from jaxagent.errors import DataError, ResourceError, UsageError
 from jaxagent.finite import first_nonfinite
-from jaxagent.sweep import driver, executors, ledger, spec
+from jaxagent.sweep import driver, executors, ledger, scheduling, spec
 from jaxagent.sweep.chunks import Runner
 from jaxagent.sweep.scheduling import Chunk
 
@@ -172,6 +172,57 @@ def test_running_it_again_trains_nothing_and_growing_it_only_what_is_new(whole, 
         _run(directory)
 
 
+@pytest.mark.fast
+def test_what_may_not_change_between_two_starts(tmp_path):
+    space = {**sweeps.LR, "learner.num_epochs": {"grid": [1, 2]}, "learner.gamma": {"choice": [0.9, 0.99]}}
+
+    def start(**changed) -> None:
+        with driver.opened(tmp_path, sweeps.sweep({}, {name: axis for name, axis in (space | changed).items() if axis})):
+            pass
+
+    start()
+    refused = {
+        "learner.lr": ({"log_uniform": [1e-4, 1.0]}, "is log_uniform .*0.0001, 1.0.*, but log_uniform .*0.0001, 0.1.* in "),
+        "learner.gamma": ({"choice": [0.9, 0.5]}, "is choice .*0.9, 0.5.*, but choice .*0.9, 0.99.* in "),
+        "learner.num_epochs": ({"int": [1, 2]}, "is int .*1, 2.*, but grid .*1, 2.* in "),
+        "learner.gae_lambda": ({"grid": [0.9]}, "is grid .*0.9.*, but not there in "),
+    }
+    for name, (axis, message) in refused.items():
+        with pytest.raises(UsageError, match=f"space.{name} {message}(?s:.*)choose another directory"):
+            start(**{name: axis})
+    with pytest.raises(UsageError, match="space.learner.num_epochs is not there, but grid"):
+        start(**{"learner.num_epochs": None})
+    start(**{"learner.num_epochs": {"list": [2, 3]}})
+
+
+@pytest.mark.fast
+def test_only_lanes_of_the_spec_count():
+    larger = driver.Board(sweeps.sweep({"seeds": 2, "samples": 4, "rungs": 2}))
+    rows = [
+        {"trial": trial, "seed": seed, "rung": rung, "updates": 4 * (rung + 1), "status": status, "objective": 1.0}
+        for trial in larger.trials
+        for seed in (0, 1)
+        for rung, status in enumerate(("rung", "done"))
+    ]
+    smaller = driver.Board(sweeps.sweep({"samples": 3, "rungs": 2}))
+    for board, count in ((larger, 8), (smaller, 3)):
+        board.rows = rows
+        assert sum(map(board.updates_of, rows)) == board.expected_updates() == 8 * count
+        assert board.headline()["done"] == count and len(board.told()) == len(board.trials)
+    assert not larger.notes()
+    (note,) = smaller.notes()
+    assert note.startswith("5 lanes of the ledger are not in the spec any more")
+
+
+@pytest.mark.fast
+def test_draws_that_coincide_are_told():
+    board = driver.Board(sweeps.sweep({"samples": 16}, {"learner.num_epochs": {"int": [1, 2]}}))
+    assert board.notes() == ["16 samples asked for, 2 are distinct"]
+    space = {"learner.num_epochs": {"int": [1, 2]}, "learner.lr": {"grid": [0.1, 0.2]}}
+    assert driver.Board(sweeps.sweep({"samples": 16}, space)).notes() == ["32 trials asked for, 4 are distinct"]
+    assert not driver.Board(sweeps.sweep({"samples": 4})).notes()
+
+
 def test_one_compilation_for_each_static_group(tmp_path, monkeypatch):
     traced = []
     advance = lanes.advance
@@ -204,6 +255,7 @@ def test_population_based_training_goes_on_from_another_member(tmp_path):
     assert len(rows) == 15 and len(last) == 5
     taken_over = [row for row in rows if row["parent"] is not None]
     assert {row["rung"] for row in taken_over} == {1, 2} and len(taken_over) == 2
+    assert not list((tmp_path / "states").iterdir())
     for row in taken_over:
         (source,) = [other for other in rows if other["trial"] == row["parent"] and other["rung"] == row["rung"] - 1]
         factor = row["learner.lr"] / source["learner.lr"]
@@ -234,8 +286,71 @@ def test_damaged_and_foreign_directories(whole, tmp_path):
         _run(tmp_path)
     directory = shutil.copytree(whole[0], tmp_path / "damaged")
     (directory / ledger.LEDGER).write_bytes((whole[0] / ledger.LEDGER).read_bytes()[:-100])
-    with pytest.raises(DataError, match="ledger.parquet"):
+    with pytest.raises(DataError, match="(?s)ledger.parquet: damaged or cut short, or .*move it away and run the sweep again"):
         _run(directory)
+    for content in (b"[sweep", b"\xff", b"", b"base = 3\n[config]"):
+        (directory / executors.SPEC).write_bytes(content)
+        with pytest.raises(DataError, match="sweep.toml: ") as error:
+            _run(directory)
+        assert len(str(error.value).splitlines()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("plan", "chunks"),
+    [
+        ({"rungs": 3}, 4),
+        ({"rungs": 3, "scheduler": "halving", "eta": 2, "samples": 7, "seeds": 1}, 3),
+        ({"rungs": 4, "scheduler": "pbt", "objective": "return_mean", "samples": 5, "seeds": 1, "num_updates": 32}, 8),
+    ],
+    ids=["none", "halving", "pbt"],
+)
+def test_states_that_are_lost_are_made_again(tmp_path, monkeypatch, capsys, plan, chunks):
+    """Stopped after some chunks; then all states are gone, or damaged."""
+    plan |= {"width": 2}
+    _run(tmp_path / "undisturbed", **plan)
+    expected = (tmp_path / "undisturbed" / ledger.LEDGER).read_bytes()
+    run, trained = Runner.run, []
+
+    def stopping(self, chunk, *rest):
+        if len(trained) == chunks:
+            raise KeyboardInterrupt
+        trained.append(chunk)
+        return run(self, chunk, *rest)
+
+    monkeypatch.setattr(Runner, "run", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path / "stopped", **plan)
+    monkeypatch.setattr(Runner, "run", run)
+    for name in ("missing", "damaged", "forgotten"):
+        directory = shutil.copytree(tmp_path / "stopped", tmp_path / name)
+        arrays = list((directory / "states").glob("*/0/arrays.safetensors"))
+        assert arrays
+        for path in arrays:
+            path.write_bytes(path.read_bytes()[:-1])
+        if name == "missing":
+            shutil.rmtree(directory / "states")
+        if name == "forgotten":
+            monkeypatch.setattr(scheduling, "remade", lambda *_: None)
+        capsys.readouterr()
+        rows = _run(directory, **plan)
+        told = capsys.readouterr().err
+        assert "states of paused lanes are missing or damaged: " in told
+        if name == "forgotten":
+            without = ("chunk", "place", "curve")  # lanes may stand in other company
+            ours, theirs = (
+                [{k: v for k, v in row.items() if k not in without} for row in found]
+                for found in (rows, ledger.read_rows(tmp_path / "undisturbed"))
+            )
+            assert ours == theirs and "lanes are trained anew" in told
+        else:
+            assert (directory / ledger.LEDGER).read_bytes() == expected and "again to where they were" in told
+
+
+def test_states_of_a_finished_sweep_are_not_missed(whole, tmp_path, monkeypatch):
+    directory = shutil.copytree(whole[0], tmp_path / "copy")
+    shutil.rmtree(directory / "states")
+    monkeypatch.setattr(Runner, "run", None)
+    assert _run(directory) == whole[1]
 
 
 def test_a_full_disk_keeps_the_ledger(tmp_path):

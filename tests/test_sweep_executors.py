@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 
 import pytest
 import sweeps
@@ -66,7 +67,7 @@ def test_a_chunk_that_every_worker_dies_of_is_an_error(tmp_path):
     (tmp_path / executors.SPEC).write_text("no spec")
     executor = executors.LocalWorkers(tmp_path, lambda updates: None, 1)
     executor.submit(chunk)
-    with pytest.raises(JaxagentError, match=r"(?s)its worker died 3 times.*TOMLDecodeError"):
+    with pytest.raises(JaxagentError, match=r"(?s)its worker died 3 times.*sweep.toml: not readable as TOML"):
         executor.wait()
     executor.close()
 
@@ -123,6 +124,22 @@ def test_options_that_an_executor_does_not_take():
         executors.chosen("workers", workers=None, address="here", devices=None)
 
 
+@pytest.mark.fast
+def test_executors_that_cannot_be_had_are_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    choose = lambda name: executors.chosen(name, workers=None, address=None, devices=None)  # noqa: E731
+    with pytest.raises(UsageError, match="--executor slurm: expected a machine from which .* found no command srun here"):
+        choose("slurm")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for plan in ({"sampler": "tpe"}, {"optuna": "study.log"}):
+        with pytest.raises(UsageError, match="Optuna is needed: pip install"):
+            driver.Board(sweeps.sweep(plan))
+    monkeypatch.setattr(executors, "find_spec", lambda name: None)
+    for name, package in (("slurm", "submitit"), ("ray", "Ray")):
+        with pytest.raises(UsageError, match=f"--executor {name} needs {package}: pip install"):
+            choose(name)
+
+
 # Optuna -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -153,10 +170,6 @@ def test_a_tpe_sweep_and_its_mirror(tmp_path):
     assert all(mirrored[row["trial"]].params["learner.lr"] == pytest.approx(row["learner.lr"]) for row in rows)
     journal.unlink()
     assert _run(tmp_path / "whole", **plan) == whole  # nothing to train
-    board = driver.Board(driver.with_objective(sweeps.sweep({**PLAN, **plan})))
-    board.rows = rows
-    board.grow()
-    optuna_study.mirror(board.sweep, board.told())  # rebuilt from the ledger
-    assert len(trials()) == 6
+    assert len(trials()) == 6  # rebuilt from the ledger
     journal.write_text("{ torn")
-    optuna_study.mirror(board.sweep, board.told())  # a warning, and no more
+    assert _run(tmp_path / "whole", **plan) == whole  # a warning, and no more

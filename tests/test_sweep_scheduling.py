@@ -1,5 +1,6 @@
 """What is trained next, on ledgers made up by hand."""
 
+import dataclasses
 import itertools
 import math
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import sweeps
 
-from jaxagent.sweep import scheduling
+from jaxagent.sweep import scheduling, spec
 from jaxagent.sweep.scheduling import Origin
 
 pytestmark = pytest.mark.fast
@@ -30,8 +31,13 @@ def test_stops():
     plan = sweeps.sweep({"rungs": 3, "eta": 4, "scheduler": "halving"}).plan
     assert scheduling.stops(plan, 320) == [20, 80, 320]
     assert scheduling.stops(plan, 7) == [1, 2, 7]
+    for eta, updates in itertools.product((2, 3, 4), (1, 2, 7, 8, 9, 64, 1000)):
+        plan = sweeps.sweep({"eta": eta, "scheduler": "halving"}).plan
+        ends = [
+            scheduling.stops(dataclasses.replace(plan, rungs=spec.most_rungs(plan, updates) + more), updates) for more in (0, 1)
+        ]
+        assert [len(set(one)) == len(one) for one in ends] == [True, False]  # one more would end where another does
     assert scheduling.stops(sweeps.sweep({"rungs": 4}).plan, 10) == [3, 5, 8, 10]
-    assert scheduling.stops(sweeps.sweep({"rungs": 4}).plan, 2) == [1, 2]
 
 
 def test_every_lane_goes_on_unless_it_ended_or_failed():
@@ -134,3 +140,37 @@ def test_halving_costs_what_arithmetic_says():
             cost += ends[rung] - (ends[rung - 1] if rung else 0)
             rows.append(_row(job.trial, 0, rung, rng.random(), "done" if rung == 2 else "rung"))
     assert cost == pytest.approx(10.0)
+
+
+def _simulated(sweep, trials, groups, width: int) -> list[dict]:
+    """The rows of a sweep in one process, whose scores are random."""
+    rng, rows = np.random.default_rng(0), []
+    last = sweep.plan.rungs - 1
+    while jobs := scheduling.pending(sweep, trials, groups, rows):
+        in_order = sweep.plan.scheduler == "halving"
+        chunk = scheduling.next_chunk(jobs, groups, dict.fromkeys(groups.values(), width), partial=True, in_order=in_order)
+        told = {"chunk": chunk.id, "width": width, "group": chunk.group}
+        for place, job in enumerate(chunk.jobs):
+            status = "done" if job.rung == last else "rung"
+            row = _row(job.trial, job.seed, job.rung, rng.random(), status, parent=job.parent, **job.settings)
+            rows.append(row | told | {"place": place})
+    return rows
+
+
+def test_halving_compares_all_trials_of_a_rung_whatever_their_groups():
+    sweep, trials = sweeps.sweep({"rungs": 3, "eta": 2, "num_updates": 8, "scheduler": "halving"}), _trials(20)
+    groups = {trial: min(i // 6, 2) for i, trial in enumerate(trials)}
+    rows = _simulated(sweep, trials, groups, 4)
+    assert [sum(row["rung"] == rung for row in rows) for rung in range(3)] == [20, 10, 5]
+
+
+@pytest.mark.parametrize("scheduler", ["none", "halving", "pbt"])
+def test_a_chunk_is_told_by_the_rows_that_came_of_it(scheduler):
+    sweep, trials = sweeps.sweep({"rungs": 3, "eta": 2, "seeds": 2, "num_updates": 8, "scheduler": scheduler}), _trials(7)
+    rows = _simulated(sweep, trials, dict.fromkeys(trials, 0), 4)
+    assert any(row["parent"] for row in rows) is (scheduler == "pbt")
+    for chunk_id in {row["chunk"] for row in rows}:
+        chunk = scheduling.remade(rows, chunk_id, sweep, trials)
+        assert chunk is not None and chunk.id == chunk_id
+        assert scheduling.remade(rows, chunk_id, sweep, {}) is None
+    assert scheduling.remade(rows, "nothing", sweep, trials) is None

@@ -1,5 +1,6 @@
 """What a spec says, and what is refused before anything compiles."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import sweeps
 
 from jaxagent.errors import ConfigError
-from jaxagent.sweep import spec
+from jaxagent.sweep import driver, spec
 
 pytestmark = pytest.mark.fast
 SPECS = sorted((Path(__file__).parent.parent / "configs").glob("sweep_*.toml"))
@@ -18,8 +19,7 @@ SPECS = sorted((Path(__file__).parent.parent / "configs").glob("sweep_*.toml"))
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_shipped_specs(path):
     sweep = spec.read(path)
-    trials = [sweep.trial(settings) for settings in sweep.settings()]
-    assert len({trial.id for trial in trials}) == len(trials) > 50
+    assert len(driver.Board(sweep).trials) == len(sweep.settings()) > 50
 
 
 def test_grids_are_crossed_lists_advance_together_and_each_is_sampled():
@@ -83,24 +83,55 @@ def test_what_is_written_is_read_back():
     assert back == made and back.settings() == made.settings()
 
 
+NO_FLOAT = "space.learner.{}: uniform and log_uniform are for floats that are traced; expected {}, got uniform"
 WRONG = [
     ({"sampels": 3}, {}, {}, "sweep.sampels: unknown key; did you mean sweep.samples?"),
+    (
+        {"zzzzz": 3},
+        {},
+        {},
+        "sweep.zzzzz: unknown key; known: batch, eta, mode, num_updates, objective, optuna and 8 more; docs",
+    ),
     ({"seeds": 0}, {}, {}, "sweep.seeds: expected at least 1, got 0"),
     ({"scheduler": "hyperband"}, {}, {}, "sweep.scheduler: expected one of none, halving, pbt, got 'hyperband'"),
     ({"num_updates": 3, "total_steps": 10.0}, {}, {}, "sweep: expected at most one of num_updates and total_steps"),
     ({"num_updates": 3}, {"train.num_updates": {"grid": [1]}}, {}, "space.train.num_updates: expected the budget in the table"),
     ({}, {}, {"train.total_steps": 9}, "fixed.train.total_steps: expected the budget in the table sweep"),
     ({}, {"learner.lrr": {"uniform": [0, 1]}}, {}, "space.learner.lrr: unknown setting; did you mean learner.lr?"),
-    ({}, {"learner.num_epochs": {"uniform": [1, 4]}}, {}, "space.learner.num_epochs: static"),
-    ({}, {"network.hidden": {"log_uniform": [1, 4]}}, {}, "space.network.hidden: static"),
+    ({}, {"learner.num_epochs": {"uniform": [1, 4]}}, {}, NO_FLOAT.format("num_epochs", "int, choice, grid or list")),
+    (
+        {},
+        {"network.hidden": {"log_uniform": [1, 4]}},
+        {},
+        "floats that are traced; expected choice, grid or list, got log_uniform",
+    ),
     ({}, {"learner.lr": {"grid": []}}, {}, "space.learner.lr.grid: empty"),
     ({}, {"learner.lr": {"gird": [1.0]}}, {}, "space.learner.lr.gird: unknown kind; did you mean grid?"),
     ({}, {"learner.lr": {"uniform": [0.2, 0.1]}}, {}, "space.learner.lr.uniform: expected the least before the most"),
     ({}, {"learner.lr": {"log_uniform": [0.0, 0.1]}}, {}, "space.learner.lr.log_uniform: expected positive bounds, got 0.0"),
-    ({}, {"learner.lr": {"uniform": [0.1]}}, {}, "space.learner.lr.uniform: expected [least, most], two finite numbers"),
+    (
+        {},
+        {"learner.lr": {"uniform": [0.1]}},
+        {},
+        "space.learner.lr.uniform: expected [least, most], two finite numbers, got [0.1]",
+    ),
+    ({}, {"learner.lr": {"uniform": [0.1, math.inf]}}, {}, "expected [least, most], two finite numbers, got [0.1, inf]"),
     ({}, {"learner.num_epochs": {"int": [1, 2.5]}}, {}, "space.learner.num_epochs.int: expected [least, most], two integers"),
     ({}, {"learner.lr": {"grid": ["fast"]}}, {}, "space.learner.lr.grid: expected a finite number, got 'fast'"),
-    ({}, {"learner.lr": 3}, {}, "space.learner.lr: expected one of grid, list"),
+    ({}, {"learner.lr": 0.001}, {}, "space.learner.lr: expected a table such as { log_uniform = [1e-4, 1e-2] }, got 0.001"),
+    ({}, {"learner": {"lr": 0.001, "gamma": {"grid": [1.0]}}}, {}, "space.learner.lr: expected a table such as"),
+    (
+        {},
+        {"learner": {"lr": {"uniform": [0.1, 0.2], "grid": [1.0]}}},
+        {},
+        "space.learner.lr: expected one kind, got uniform and grid",
+    ),
+    ({}, {"learner": {"lr": {}}}, {}, "space.learner.lr: expected one kind, got none"),
+    ({}, {"env": {"params": {"step_cost": 1.0}}}, {}, "space.env.params.step_cost: expected a table such as"),
+    ({}, {"env.name": {"grid": ["Collector-v0"]}}, {}, "space.env.name: cannot be varied"),
+    ({}, {"learner.name": {"grid": ["bc"]}}, {}, "space.learner.name: cannot be varied"),
+    ({}, {"zzzzz.qqqqq": {"grid": [1]}}, {}, "more; jaxagent train base.toml --help lists them"),
+    ({}, {}, {"learner.gamma": "high"}, "sweep.toml: fixed.learner.gamma: expected a finite number, got 'high'"),
     (
         {},
         {"learner.lr": {"list": [0.1]}, "learner.gamma": {"list": [0.9, 1.0]}},
@@ -108,7 +139,8 @@ WRONG = [
         "expected equal lengths, got learner.lr 1",
     ),
     ({"samples": 5}, {"learner.lr": {"grid": [0.1]}}, {}, "sweep.samples: nothing to sample"),
-    ({"scheduler": "pbt"}, {"learner.lr": {"grid": [0.1]}}, {}, "sweep.scheduler: pbt changes sampled settings"),
+    ({"scheduler": "pbt"}, {"learner.lr": {"grid": [0.1]}}, {}, "sweep.scheduler: pbt changes traced floats"),
+    ({"scheduler": "pbt"}, {"learner.num_epochs": {"int": [1, 2]}}, {}, "sweep.scheduler: pbt changes traced floats"),
     ({"sampler": "tpe", "scheduler": "halving"}, {}, {}, "sweep.sampler: tpe learns from trials that were trained to the end"),
     ({}, {"seed": {"grid": [1, 2]}}, {}, "seed: cannot be varied; sweep.seeds says how many"),
     ({}, {}, {"learner.lr": 0.1}, "fixed.learner.lr: varied in space as well"),
@@ -123,7 +155,8 @@ def test_wrong_specs(plan, space, fixed, message):
     with pytest.raises(ConfigError) as error:
         sweeps.sweep(plan, space, fixed)
     assert message in str(error.value) and str(error.value).startswith("sweep.toml: ")
-    assert len(str(error.value).splitlines()) <= 5
+    assert len(str(error.value).splitlines()) <= 5 and len(str(error.value)) < 400
+    assert len(set(str(error.value).splitlines())) == len(str(error.value).splitlines())
 
 
 @pytest.mark.parametrize(("table", "setting"), [("train", {"devices": 2}), (None, {"init_from": "runs/a"})])
@@ -137,6 +170,31 @@ def test_a_trial_that_cannot_be_built_names_its_setting():
     made = sweeps.sweep({}, {"learner.num_minibatches": {"grid": [1, 3]}})
     with pytest.raises(ConfigError, match="num_minibatches"):
         made.trial({"learner.num_minibatches": 3})
+
+
+@pytest.mark.parametrize(
+    ("plan", "space", "message"),
+    [
+        ({}, {"learner.gamma": {"uniform": [0.9, 1.01]}}, "space.learner.gamma: expected a number in [0, 1], got 1.01"),
+        ({}, {"learner.gamma": {"uniform": [-0.001, 0.9]}}, "space.learner.gamma: expected a number in [0, 1], got -0.001"),
+        ({}, {"learner.gamma": {"choice": [0.9, 0.95, 2.0]}}, "space.learner.gamma: expected a number in [0, 1], got 2.0"),
+        ({}, {"learner.num_minibatches": {"int": [1, 99]}}, "space.learner.num_minibatches: expected"),
+        (
+            {"sampler": "tpe"},
+            {"learner.gamma": {"uniform": [0.9, 1.01]}},
+            "space.learner.gamma: expected a number in [0, 1], got 1.01",
+        ),
+        ({}, {"env.params.max_steps": {"uniform": [3, 8]}}, "expected int, choice, grid or list, got uniform"),
+        ({"rungs": 10, "scheduler": "halving"}, {}, "sweep.rungs: expected at most 3, since a trial has 8 updates"),
+        ({"rungs": 4, "scheduler": "halving"}, {}, "each 4 times as long as the one before, got 4"),
+        ({"rungs": 9}, {}, "sweep.rungs: expected at most 8, since a trial has 8 updates to end them at, got 9"),
+        ({"rungs": 9, "scheduler": "pbt"}, {}, "sweep.rungs: expected at most 8"),
+    ],
+)
+def test_what_some_trial_would_fail_of_is_refused_whatever_is_drawn(plan, space, message):
+    with pytest.raises(ConfigError) as error:
+        driver.Board(sweeps.sweep(plan, space))
+    assert str(error.value).startswith("sweep.toml: ") and message in str(error.value)
 
 
 def test_the_command_refuses_before_anything_compiles(tmp_path):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, subcommand
 
-from jaxagent.commands.common import Overrides, blamed_on_usage, show
+from jaxagent.commands.common import Overrides, blamed_on_usage, no_file_in_the_way, show
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,7 @@ BENCHES: dict[str, type] = {
 def _bench_curves(measure: Callable[..., dict[str, Any]], command: BenchSweep | BenchScale) -> None:
     from jaxagent.bench import suite
 
+    no_file_in_the_way("--out", command.out)
     settings = {f.name: getattr(command, f.name) for f in dataclasses.fields(command)}
     as_json = settings.pop("json")
     show(blamed_on_usage(lambda: measure(settings.pop("config"), **settings)), as_json=as_json, text=suite.text)

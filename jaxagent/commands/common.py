@@ -1,7 +1,9 @@
 """What commands share: settings on the command line, complaints about them, and how results are shown."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Suppress
@@ -38,6 +40,16 @@ def blamed_on_usage(call: Callable[[], Any]) -> Any:
         return call()
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def no_file_in_the_way(option: str, directory: Path | None) -> None:
+    """Blames the command line for the path of a directory where a file is."""
+    if directory is None:
+        return
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        shown = directory if existing == directory.absolute() else existing
+        raise UsageError(f"{option}: expected a directory, new or there, but {shown} is a file")
 
 
 def check_seed(seed: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from jaxagent import trackers
-from jaxagent.commands.common import Overrides, at_least_one, blamed_on_usage, check_seed, show
+from jaxagent.commands.common import Overrides, at_least_one, blamed_on_usage, check_seed, no_file_in_the_way, show
 from jaxagent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Train:
         from jaxagent import config, distributed, rundir
 
         trackers.check(self.track)
+        no_file_in_the_way("--out", self.out)
         origin = self.init_from and self.init_from.resolve()  # the run may be resumed from another directory
         given = {"seed": self.seed, "num_seeds": self.seeds, "init_from": origin}
         top = {name: json.dumps(value, default=str) for name, value in given.items() if value is not None}
@@ -67,6 +68,7 @@ class Train:
             raise UsageError("--out: expected a directory that all processes see")
         settings = config.read(self.config, {**top, **_devices(self.devices, self.coordinator), **self.overrides})
         distributed.initialize(self.coordinator, num_processes=self.num_processes, process_id=self.process_id)
+        distributed.count_processors(settings.rollout.devices)
         trainer, schedule = config.build(settings)  # before anything is written
         warm_start = _warm_start(settings, trainer)
         if not distributed.leads():
@@ -108,6 +110,7 @@ class Resume:
         if devices and config.read(found.config).rollout.devices is None:
             raise UsageError(f"{found.config}: train.devices: expected a number to go on with several, got none")
         distributed.initialize(self.coordinator, num_processes=self.num_processes, process_id=self.process_id)
+        distributed.count_processors(config.read(found.config, devices).rollout.devices)
         with rundir.reopen(self.directory) if distributed.leads() else nullcontext(found) as run:
             done = max(checkpoint.steps(run.checkpoints), default=0)
             if self.updates is not None and self.updates < done:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from jaxagent.commands.common import at_least_one, show
+from jaxagent.commands.common import at_least_one, no_file_in_the_way, show
 from jaxagent.errors import JaxagentError, UsageError
 
 
@@ -38,11 +38,12 @@ class Sweep:
         from jaxagent.loop import Interrupted
         from jaxagent.sweep import driver, executors, spec
 
+        directory = self.out or Path("sweeps") / self.spec.stem
+        no_file_in_the_way("--out", directory)
         if self.workers is not None:
             at_least_one(workers=self.workers)
         make_executor = executors.chosen(self.executor, workers=self.workers, address=self.address, devices=self.devices)
         board = driver.Board(driver.with_objective(spec.read(self.spec)))
-        directory = self.out or Path("sweeps") / self.spec.stem
         print(f"sweep {directory}", file=sys.stderr)
         with driver.opened(directory, board.sweep) as rows:
             try:
@@ -51,7 +52,7 @@ class Sweep:
                 print(f"{stop}\ngo on with the same command", file=sys.stderr)
                 raise SystemExit(stop.exit_code) from stop
         Report((directory,)).run()
-        failed = sum(row["status"] == "failed" for row in rows)
+        failed = sum(row["status"] == "failed" for row in board.own_rows())
         if failed:
             raise JaxagentError(f"{failed} of {len(board.trials) * board.sweep.plan.seeds} lanes failed; the report says why")
 
@@ -83,11 +84,14 @@ class Report:
         for option, file in (("--out", self.out), ("--csv", self.csv)):
             if file is not None and not file.parent.is_dir():
                 raise UsageError(f"{option}: {file.parent} is no directory")
+        no_file_in_the_way("--png", self.png)
         read = study.read(self.directories)
         if self.csv is not None:
             if read.kind != "sweep":
                 raise UsageError("--csv: expected a sweep's directory, since runs have no ledger")
             ledger.export_csv(self.directories[0], self.csv)
+        for warning in read.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
         found = analysis.analyse(read)
         if self.png is not None:
             figures.save_png(read, found, self.png)

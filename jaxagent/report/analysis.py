@@ -39,6 +39,7 @@ def analyse(study: Study) -> dict[str, Any]:
         "importance": _importance(ranked, varied, study.mode),
         "curves": {trial.name: curves(trial) for trial in ranked[:TOP] if trial.curves},
         "failures": [failure for trial in ranked for failure in _failures(trial, varied)],
+        "warnings": list(study.warnings),
         "provenance": list(study.provenance),
     }
 

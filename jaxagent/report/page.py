@@ -10,6 +10,9 @@ from jaxagent.report import analysis, figures
 from jaxagent.report.study import Study
 
 _SHOWN_ROWS = 20  # of the leaderboard, before more is asked for
+_INHERITED = (
+    "No command trains it once more: during training it took over another trial's state, and settings that then changed."
+)
 _ENOUGH_SEEDS = 5  # for intervals that hold the truth nearly as often as they say
 
 
@@ -38,6 +41,7 @@ def render(study: Study, report: Mapping[str, Any]) -> str:
         columns=figures.short_names(report["varied"]),
         updates_differ=len({row["updates"] for row in report["leaderboard"] if row["state"] == "done"}) > 1,
         shown_rows=_SHOWN_ROWS,
+        inherited=_INHERITED,
         top=[row for row in report["leaderboard"] if row["score"] is not None][: analysis.TOP],
         provenance=report["provenance"][-1] if report["provenance"] else {},
     )
@@ -73,6 +77,8 @@ def text(report: Mapping[str, Any]) -> str:
     """The main result for a terminal, in a few lines."""
     said = answer(report)
     lines = {"best": said["best"], "with": said["rest"], "score": said["score"], "sure": f"{said['sure']}. {said['why']}"}
+    if any(row["inherited"] for row in report["leaderboard"] if row["trial"] == report["verdict"]["best"]):
+        lines["again"] = _INHERITED
     return "\n".join(f"{name:6} {line}" for name, line in lines.items() if line)
 
 
@@ -93,7 +99,9 @@ def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[s
         return [*reasons, "There is no other trained as far to compare it with."]
     second = rows[verdict["second"]]
     if verdict["sure"] is None:
-        return [*reasons, "One seed has no interval: the order may be chance. Train the best ones with more seeds."]
+        single = [name for name, row in (("the best", best), ("the second", second)) if row["interval"] is None]
+        who = "" if len(single) > 1 else f", and {single[0]} has no other"
+        return [*reasons, f"One seed has no interval{who}: the order may be chance. Train the best ones with more seeds."]
     if best["score"] == second["score"]:
         reasons.append("Its score is the second's, too.")
     if verdict["sure"]:

@@ -51,8 +51,9 @@ class Trial:
       name: of the trial, or the path of the run.
       settings: by dotted path.
       seeds: in order.
-      commands: what trains it once more, a command for each stretch of consecutive seeds.
-      inherited: whether its settings changed during training (population-based): the commands have the last ones only.
+      commands: what trains it once more, a command for each stretch of consecutive seeds; none if `inherited`.
+      inherited: whether it took over another's state during training (population-based), and settings, of which `settings` has
+        the last: no command trains it once more.
       curves: of its seeds.
     """
 
@@ -73,6 +74,7 @@ class Study:
       objective: what is compared, such as `eval.success_rate`.
       mode: whether more of it is better (`max`) or less (`min`).
       provenance: entries of `env.json`.
+      warnings: what could not be read, a line each.
     """
 
     kind: Literal["sweep", "runs"]
@@ -82,6 +84,7 @@ class Study:
     mode: Literal["max", "min"]
     trials: Sequence[Trial]
     provenance: Sequence[Any]
+    warnings: Sequence[str] = ()
 
 
 def read(directories: Sequence[Path]) -> Study:
@@ -89,7 +92,7 @@ def read(directories: Sequence[Path]) -> Study:
 
     Raises:
       UsageError: a directory is neither, or there are several and one is a sweep.
-      DataError: something in them cannot be read, or holds no trial yet.
+      DataError: something in them other than curves cannot be read, or holds no trial yet.
     """
     directories = list(dict.fromkeys(directories))
     sweeps = [path for path in directories if (path / "sweep.toml").is_file()]
@@ -113,13 +116,13 @@ def _read_sweep(path: Path) -> Study:
         raise DataError(f"{path / 'sweep.toml'}: expected a table sweep with an objective, and a mode, max or min")
     table = _ledger(path)
     names = _setting_names(table, path)
-    curves = _sweep_curves(path, table)
+    curves, warnings = _sweep_curves(path, table)
     base = str(spec.get("base", "CONFIG.toml"))
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in sorted(table.to_pylist(), key=lambda row: row["rung"]):
         rows.setdefault(row["trial"], {}).setdefault(row["seed"], []).append(row)
     trials = [_sweep_trial(trial, seeds, names, base, curves.get(trial, [])) for trial, seeds in rows.items()]
-    return Study("sweep", path.resolve().name, [path], sweep["objective"], sweep["mode"], trials, provenance)
+    return Study("sweep", path.resolve().name, [path], sweep["objective"], sweep["mode"], trials, provenance, warnings)
 
 
 def _sweep_trial(
@@ -128,13 +131,13 @@ def _sweep_trial(
     """A trial from its rows by seed, in the order of their rungs."""
     last = max((of_seed[-1] for of_seed in rows.values()), key=lambda row: row["rung"])
     settings = {name: _decoded(last[name]) for name in names if last[name] is not None}
-    told = {name: value for name, value in settings.items() if name not in _BUDGETS} | {"train.num_updates": last["updates"]}
-    commands = [train_command(base, told, first, count) for first, count in _stretches(rows)]
     inherited = any(
         row["parent"] is not None or any(row[name] != of_seed[0][name] for name in names)
         for of_seed in rows.values()
         for row in of_seed
     )
+    told = {name: value for name, value in settings.items() if name not in _BUDGETS} | {"train.num_updates": last["updates"]}
+    commands = [] if inherited else [train_command(base, told, first, count) for first, count in _stretches(rows)]
     return Trial(trial, settings, [_seed(rows[seed][-1]) for seed in sorted(rows)], commands, inherited, curves)
 
 
@@ -205,34 +208,56 @@ def _setting_names(table: "pa.Table", path: Path) -> list[str]:
     return names
 
 
-def _sweep_curves(path: Path, table: "pa.Table") -> dict[str, list[Curve]]:
-    """The curves of each trial, one a seed."""
+def _sweep_curves(path: Path, table: "pa.Table") -> tuple[dict[str, list[Curve]], list[str]]:
+    """The curves of each trial, one a seed, as far as they can be read; and a warning where that is not all."""
     import pyarrow as pa
 
     files = sorted(name for name in table["curve"].unique().to_pylist() if name is not None)
     for name in files:
         if Path(name).name != name:
             raise DataError(f"{path / ledger.LEDGER}: curve: expected the name of a file, found {schema.shown(name)}")
-    if not files:
-        return {}
-    wanted = ("trial", "seed", "update", "env_steps", *CURVES)
-    try:
-        rows = ledger.read_curves(path, files)
-        rows = rows.select([name for name in wanted if name in rows.column_names])
-        rows = rows.sort_by([(name, "ascending") for name in wanted[:3]])
-        columns = {name: rows[name].to_numpy() for name in rows.column_names}
-        columns |= {name: columns[name].astype(np.float64) for name in columns if name in CURVES}
-        owners = list(zip(columns.pop("trial").tolist(), columns.pop("seed").tolist(), strict=True))
-        progress = columns.pop("update").astype(np.int64), columns.pop("env_steps").astype(np.int64)
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path / ledger.CURVES}: not the curves of a sweep: {str(error)[:120]!r}") from error
+    tables, unread = list["pa.Table"](), list[str]()
+    for name in files:
+        try:
+            tables.append(_curve_columns(path / ledger.CURVES / name))
+        except DataError as error:
+            unread.append(str(error))
+    some = f", among them {unread[0]}" if len(unread) > 1 else f": {unread[0]}" if unread else ""
+    warnings = [f"the curves of {len(unread)} of {len(files)} chunks are left out{some}"] if unread else []
+    if not tables:
+        return {}, warnings
+    rows = pa.concat_tables(tables, promote_options="default")
+    rows = rows.sort_by([(name, "ascending") for name in ("trial", "seed", "update")])
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    owners = list(zip(columns.pop("trial").tolist(), columns.pop("seed").tolist(), strict=True))
+    progress = columns.pop("update"), columns.pop("env_steps")
     starts = [i for i, owner in enumerate(owners) if i == 0 or owner != owners[i - 1]]
     curves: dict[str, list[Curve]] = {}
     for start, end in zip(starts, [*starts[1:], len(owners)], strict=True):
         update, env_steps = (column[start:end] for column in progress)
         values = {name: column[start:end] for name, column in columns.items()}
         curves.setdefault(owners[start][0], []).append(Curve(update, env_steps, values))
-    return curves
+    return curves, warnings
+
+
+def _curve_columns(file: Path) -> "pa.Table":
+    """What a report needs of a file of curves.
+
+    Raises:
+      DataError: it cannot be read, or holds something else.
+    """
+    import pyarrow as pa
+
+    table, number = ledger.read_parquet(file), pa.int64()
+    kinds = {"trial": pa.string(), "seed": number, "update": number, "env_steps": number}
+    optional = {name: pa.float64() for name in CURVES if name in table.column_names}
+    try:
+        found = table.select([*kinds, *optional]).cast(pa.schema(kinds | optional))
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise DataError(f"{file}: not the curves of a sweep") from error
+    if any(found[name].null_count for name in kinds):
+        raise DataError(f"{file}: not the curves of a sweep")
+    return found
 
 
 # runs -------------------------------------------------------------------------------------------------------------------------

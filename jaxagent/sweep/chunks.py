@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagent import checkpoint, evaluation
+from jaxagent.errors import CheckpointError
 from jaxagent.files import disk_errors, write_atomic
 from jaxagent.finite import first_nonfinite
 from jaxagent.lanes import LaneProgram, signature, stacked
@@ -158,6 +159,14 @@ class Runner:
 
 
 _COUNTS = ("update", "env_steps")
+
+
+def has_states(directory: Path, chunk_id: str) -> bool:
+    """Whether the states of a chunk are in a sweep's directory, and are what was written."""
+    try:
+        return checkpoint.is_sound(directory / STATES / chunk_id, 0)
+    except CheckpointError:  # of another release, or not to be read
+        return False
 
 
 def forget(directory: Path, chunk_id: str) -> None:

@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagent import provenance, rundir
+from jaxagent import provenance, rundir, schema
 from jaxagent.envs.base import Environment
 from jaxagent.errors import ConfigError, ResourceError, UsageError
 from jaxagent.files import disk_errors, remove_litter, write_atomic, write_json
 from jaxagent.loop import Interrupted, deferred_signals
 from jaxagent.progress import Progress
 from jaxagent.sweep import ledger, optuna_study, scheduling, spec
-from jaxagent.sweep.chunks import STATES, forget, group_of
+from jaxagent.sweep.chunks import STATES, forget, group_of, has_states
 from jaxagent.sweep.executors import SPEC, Executor, InProcess, MakeExecutor, OutOfMemory
 from jaxagent.sweep.ledger import Row
 from jaxagent.sweep.scheduling import Chunk
@@ -42,7 +42,7 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
     Raises:
       UsageError: it holds something else, or a sweep that this one does not continue.
       LockError: another process works there.
-      DataError: its ledger is damaged.
+      DataError: its spec or its ledger is damaged.
       ResourceError: the disk is full or refuses.
     """
     with disk_errors(directory, 0):
@@ -54,7 +54,7 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
         remove_litter(directory)
         remove_litter(directory / ledger.CURVES)
         if (directory / SPEC).exists():
-            _check_continues(sweep, spec.from_resolved((directory / SPEC).read_text(), str(directory / SPEC)), directory)
+            _check_continues(sweep, spec.read_resolved(directory / SPEC), directory)
         rows = ledger.read_rows(directory)
         write_atomic(directory / SPEC, spec.resolved_toml(sweep).encode())  # the first: it makes the directory a sweep's
         write_json(directory / ENV, [*rundir.earlier_starts(directory / ENV), provenance.describe(argv)])
@@ -93,11 +93,25 @@ def _check_continues(sweep: Sweep, earlier: Sweep, directory: Path) -> None:
                 f"{sweep.source}: sweep.{field.name} is {now}, but {then} in {directory}, which was begun so\n"
                 "choose another directory with --out"
             )
+    _check_axes(sweep, earlier, directory)
     if (sweep.document, dict(sweep.fixed)) != (earlier.document, dict(earlier.fixed)):
         raise UsageError(
             f"{sweep.source}: {sweep.base} or the table fixed is not what {directory} was begun with\n"
             "choose another directory with --out"
         )
+
+
+def _check_axes(sweep: Sweep, earlier: Sweep, directory: Path) -> None:
+    """Values of grids and lists may change: what is trained already stands beside the new. Draws of other ranges would mix."""
+    now, then = ({axis.name: axis for axis in one.axes} for one in (sweep, earlier))
+    for name in [*now, *(name for name in then if name not in now)]:
+        axes = [axes.get(name) for axes in (now, then)]
+        if axes[0] != axes[1] and any(axis is None or axis.kind in spec.SAMPLED for axis in axes):
+            told = ["not there" if axis is None else f"{axis.kind} {schema.shown(list(axis.values))}" for axis in axes]
+            raise UsageError(
+                f"{sweep.source}: space.{name} is {told[0]}, but {told[1]} in {directory}, which was begun so\n"
+                "choose another directory with --out"
+            )
 
 
 def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: MakeExecutor = InProcess) -> None:
@@ -110,8 +124,11 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
     """
     board.rows = rows
     board.grow()
+    again, forgotten = board.lost(directory)
+    remade = sum(board.updates_in(chunk) for chunk in again)  # of lanes whose states are made again
     done, running = sum(board.updates_of(row) for row in rows), list[Chunk]()
-    with Progress(board.expected_updates(), start=done, unit="lane updates") as progress, deferred_signals(progress) as signals:
+    total = board.expected_updates() + remade
+    with Progress(total, start=done, unit="lane updates") as progress, deferred_signals(progress) as signals:
 
         def report(updates: int) -> None:
             nonlocal done
@@ -120,7 +137,18 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
             if signals:
                 raise Interrupted(signals[0], "; everything up to the last chunk that ended is in the ledger")
 
+        def tell() -> None:
+            for note in board.notes():
+                progress.note(note)
+
+        all_known = board.sweep.plan.sampler != "tpe"
+        if all_known:
+            tell()
+        mirror(board)
         with closing(make_executor(board.sweep, directory, report)) as executor:
+            if forgotten:
+                progress.note(f"states of paused lanes are missing or damaged: {forgotten} lanes are trained anew")
+            _make_again(again, directory, executor, progress)
             while True:
                 while len(running) < executor.capacity and (chunk := board.next_chunk(running, executor)):
                     executor.submit(chunk)
@@ -136,18 +164,43 @@ def run(board: "Board", directory: Path, rows: list[Row], *, make_executor: Make
                 running.remove(chunk)
                 rows += found
                 ledger.write(directory, rows, board.setting_names)
-                if board.sweep.plan.optuna is not None:
-                    optuna_study.mirror(board.sweep, board.told())
+                mirror(board)
                 for unneeded in board.unneeded(directory, running):
                     forget(directory, unneeded)
-                done = sum(board.updates_of(row) for row in rows)
+                done = sum(board.updates_of(row) for row in rows) + remade
                 report(0)
+        if not all_known:
+            tell()
+
+
+def mirror(board: "Board") -> None:
+    """Brings the plan's Optuna storage, if it names one, to where the ledger is."""
+    if board.sweep.plan.optuna is not None:
+        optuna_study.mirror(board.sweep, board.told())
+
+
+def _make_again(chunks: Sequence[Chunk], directory: Path, executor: Executor, progress: Progress) -> None:
+    """Trains chunks once more for the states that they leave; their rows are in the ledger.
+
+    Raises:
+      ResourceError: one does not fit into memory, though it did.
+    """
+    if chunks:
+        lanes = sum(len(chunk.jobs) for chunk in chunks)
+        progress.note(f"states of paused lanes are missing or damaged: {lanes} lanes are trained again to where they were")
+    for chunk in chunks:
+        forget(directory, chunk.id)
+        executor.submit(chunk)
+        try:
+            executor.wait()
+        except OutOfMemory as error:
+            raise ResourceError(f"out of memory with the {chunk.width} lanes that chunk {chunk.id} was trained with") from error
 
 
 class Board:
     """The trials of a sweep, their groups and the ledger's rows: what to do next, and how far it is.
 
-    Making one checks and builds every trial (ConfigError).
+    Making one checks and builds every trial, and those at the ends of ranges (ConfigError).
 
     Attributes:
       rows: the ledger's.
@@ -164,12 +217,17 @@ class Board:
         self._signatures: dict[Any, int] = {}
         self._asked = 0
         self.widths: dict[int, int] = {}
+        if sweep.plan.sampler == "tpe" or sweep.plan.optuna is not None:
+            optuna_study.library()  # before anything is written
         for settings in sweep.settings():
             self._add(settings)
+        for settings in sweep.extremes():
+            sweep.trial(settings)
 
     def _add(self, settings: Mapping[str, Any]) -> None:
         trial = self.sweep.trial(settings)
         self.trials.setdefault(trial.id, trial)
+        self._asked += 1
         self.groups[trial.id] = self._signatures.setdefault(group_of(trial), len(self._signatures))
 
     def grow(self) -> None:
@@ -180,13 +238,12 @@ class Board:
             count = min(self.sweep.plan.batch, self.sweep.plan.samples - self._asked)
             for settings in optuna_study.ask(self.sweep, told, count):
                 self._add(settings)
-            self._asked += count
 
     def told(self) -> list[optuna_study.Told]:
         """The trials that ended with all their seeds: mean objective, None where a seed failed."""
         last: dict[str, list[Row]] = {name: [] for name in self.trials}
-        for row in self.rows:
-            if row["trial"] in last and row["status"] != "rung":
+        for row in self.own_rows():
+            if row["status"] != "rung":
                 last[row["trial"]].append(row)
         ended = {name: rows for name, rows in last.items() if len(rows) == self.sweep.plan.seeds}
         merits = {name: [row["objective"] for row in rows] for name, rows in ended.items()}
@@ -194,6 +251,26 @@ class Board:
             (name, self.trials[name].settings, None if None in values else float(np.mean(values)))
             for name, values in merits.items()
         ]
+
+    def own_rows(self) -> list[Row]:
+        """Those of lanes that the spec has: the ledger keeps others, of an earlier start with more seeds, samples or values."""
+        return [row for row in self.rows if row["trial"] in self.trials and row["seed"] in self.sweep.seeds]
+
+    def notes(self) -> list[str]:
+        """What may surprise, once all trials are known: draws that coincide, lanes of the ledger that the spec has not."""
+        found = []
+        if len(self.trials) < self._asked:
+            asked = "samples" if self.sweep.sampled == self.sweep.axes else "trials"
+            found.append(
+                f"{self._asked} {asked} asked for, {len(self.trials)} {'is' if len(self.trials) == 1 else 'are'} distinct"
+            )
+        own = {(row["trial"], row["seed"]) for row in self.own_rows()}
+        others = {(row["trial"], row["seed"]) for row in self.rows} - own
+        if others:
+            found.append(
+                f"{len(others)} lanes of the ledger are not in the spec any more; they stay in the ledger and the report"
+            )
+        return found
 
     @property
     def setting_names(self) -> list[str]:
@@ -207,12 +284,15 @@ class Board:
         """What can be started beside the running chunks."""
         self.grow()
         busy = {(job.trial, job.seed) for chunk in running for job in chunk.jobs}
-        settings = {name: trial.settings for name, trial in self.trials.items()}
-        jobs = scheduling.pending(self.sweep, settings, self.groups, self.rows)
-        jobs = [job for job in jobs if (job.trial, job.seed) not in busy]
+        jobs = [job for job in self._pending() if (job.trial, job.seed) not in busy]
         for group in {self.groups[job.trial] for job in jobs} - self.widths.keys():
             self.widths[group] = self._width(group, executor)
-        return scheduling.next_chunk(jobs, self.groups, self.widths, partial=len(running) < executor.capacity)
+        halving = self.sweep.plan.scheduler == "halving"
+        return scheduling.next_chunk(jobs, self.groups, self.widths, partial=len(running) < executor.capacity, in_order=halving)
+
+    def _pending(self) -> list[scheduling.Job]:
+        settings = {name: trial.settings for name, trial in self.trials.items()}
+        return scheduling.pending(self.sweep, settings, self.groups, self.rows)
 
     def _width(self, group: int, executor: Executor) -> int:
         """That of the ledger; else the plan's, or what the executor says will fit."""
@@ -235,26 +315,60 @@ class Board:
         self.widths[chunk.group] = max(devices, chunk.width // 2 // devices * devices)
         progress.note(f"out of memory: group {chunk.group} goes on with {self.widths[chunk.group]} lanes at once")
 
+    def lost(self, directory: Path) -> tuple[list[Chunk], int]:
+        """Chunks to train again, since lanes may go on from their states and these are missing or damaged, the earliest first.
+
+        A chunk is a function of its jobs, so it leaves the same states again. Where it cannot be told any more what its jobs
+        were, since the spec has lost a trial of it, lanes are forgotten: their rows are dropped from `rows`, under
+        population-based training those of the whole population. Also returns how many lanes those are.
+        """
+        if not (jobs := self._pending()):
+            return [], 0
+        settings = {name: trial.settings for name, trial in self.trials.items()}
+        found: dict[str, Chunk] = {}
+
+        def look(chunk_id: str) -> bool:
+            """Whether the chunk's states are there, or can be made again."""
+            if chunk_id in found or has_states(directory, chunk_id):
+                return True
+            chunk = scheduling.remade(self.rows, chunk_id, self.sweep, settings)
+            if chunk is None or not all(look(origin) for origin in {job.origin.chunk for job in chunk.jobs if job.origin}):
+                return False
+            found[chunk_id] = chunk
+            return True
+
+        origins = [(job.origin.chunk, (job.trial, job.seed)) for job in jobs if job.origin]
+        origins += [(row["chunk"], lane) for lane, row in _newest(self.own_rows()).items() if row["status"] == "rung"]
+        gone = {chunk for chunk in dict.fromkeys(chunk for chunk, _ in origins) if not look(chunk)}
+        lanes = {lane for chunk, lane in origins if chunk in gone}
+        if self.sweep.plan.scheduler == "pbt":
+            populations = {(self.groups[trial], seed) for trial, seed in lanes}
+            members = [(trial, seed) for trial in self.trials for seed in self.sweep.seeds]
+            lanes = {(trial, seed) for trial, seed in members if (self.groups[trial], seed) in populations}
+        self.rows[:] = [row for row in self.rows if (row["trial"], row["seed"]) not in lanes]
+        return list(found.values()), len(lanes)
+
     def unneeded(self, directory: Path, running: Sequence[Chunk]) -> list[str]:
         """Chunks whose states nothing can go on from: every lane has moved on, or ended."""
-        newest: dict[scheduling.Lane, Row] = {}
-        for row in self.rows:
-            lane = row["trial"], row["seed"]
-            if lane not in newest or row["rung"] > newest[lane]["rung"]:
-                newest[lane] = row
-        needed = {row["chunk"] for row in newest.values() if row["status"] == "rung"}
+        needed = {row["chunk"] for row in _newest(self.rows).values() if row["status"] == "rung"}
+        if self.sweep.plan.scheduler == "pbt":  # a lane that has moved on may still be taken over as it was
+            needed |= {job.origin.chunk for job in self._pending() if job.origin}
         for chunk in running:  # its own states are there before its rows are
             needed |= {chunk.id, *(job.origin.chunk for job in chunk.jobs if job.origin)}
         kept = directory / STATES
         return [path.name for path in kept.iterdir() if path.name not in needed] if kept.is_dir() else []
 
     def updates_of(self, row: Row) -> int:
-        """Updates that a row's lane made since the rung before."""
-        trial = self.trials.get(row["trial"])
-        if trial is None:
+        """Updates that a row's lane made since the rung before; none if the spec does not have it."""
+        if row["trial"] not in self.trials or row["seed"] not in self.sweep.seeds:
             return 0
-        ends = scheduling.stops(self.sweep.plan, trial.num_updates)
+        ends = scheduling.stops(self.sweep.plan, self.trials[row["trial"]].num_updates)
         return int(row["updates"] - (ends[row["rung"] - 1] if row["rung"] else 0))
+
+    def updates_in(self, chunk: Chunk) -> int:
+        """Updates that a chunk's lanes make together."""
+        ends = [0, *scheduling.stops(self.sweep.plan, self.trials[chunk.jobs[0].trial].num_updates)]
+        return (ends[chunk.rung + 1] - ends[chunk.start + 1]) * len(chunk.jobs)
 
     def expected_updates(self) -> int:
         """Updates of all lanes together; under halving about as many."""
@@ -269,9 +383,15 @@ class Board:
 
     def headline(self) -> dict[str, float]:
         """Figures for the progress display."""
-        best = [row["objective"] for row in self.rows if row["status"] == "done" and row["objective"] is not None]
-        failed = sum(row["status"] == "failed" for row in self.rows)
-        ended = sum(row["status"] == "done" for row in self.rows)
+        own = self.own_rows()
+        best = [row["objective"] for row in own if row["status"] == "done" and row["objective"] is not None]
+        failed = sum(row["status"] == "failed" for row in own)
+        ended = sum(row["status"] == "done" for row in own)
         values = {"done": float(ended), "failed": float(failed)}
         choose = max if self.sweep.plan.mode == "max" else min
         return values | ({"best": choose(best)} if best else {})
+
+
+def _newest(rows: Sequence[Row]) -> dict[scheduling.Lane, Row]:
+    """The row of the last rung of each lane."""
+    return {(row["trial"], row["seed"]): row for row in sorted(rows, key=lambda row: row["rung"])}

@@ -7,17 +7,20 @@ cluster is on a file system that all nodes share. A worker that dies costs its c
 import json
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 
+from jaxagent.distributed import processors
 from jaxagent.errors import JaxagentError, UsageError
 from jaxagent.lanes import stacked
 from jaxagent.sweep import spec
@@ -250,15 +253,9 @@ class Ray(_Remote):
     """
 
     def __init__(self, directory: Path, report: Report, capacity: int | None = None, address: str | None = None) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise UsageError('--executor ray needs Ray: pip install "jaxagent[ray]"') from error
-        if address is not None and os.environ.get("RAY_AUTH_MODE") != "token":
-            raise UsageError(
-                f"--address {address}: a cluster that asks for no token runs anyone's code\n"
-                "start it with RAY_AUTH_MODE=token, and set that and RAY_AUTH_TOKEN here"
-            )
+        _check_ray(address)
+        import ray
+
         self._ray = ray
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
@@ -300,6 +297,16 @@ class Ray(_Remote):
         self._ray.shutdown()
 
 
+def _check_ray(address: str | None) -> None:
+    if find_spec("ray") is None:
+        raise UsageError('--executor ray needs Ray: pip install "jaxagent[ray]"')
+    if address is not None and os.environ.get("RAY_AUTH_MODE") != "token":
+        raise UsageError(
+            f"--address {address}: a cluster that asks for no token runs anyone's code\n"
+            "start it with RAY_AUTH_MODE=token, and set that and RAY_AUTH_TOKEN here"
+        )
+
+
 class _RayActor:
     """Lives in a process of its own, maybe on another machine."""
 
@@ -320,10 +327,9 @@ class Slurm(_Remote):
     def __init__(
         self, directory: Path, report: Report, capacity: int, options: Mapping[str, Any] = {}, cluster: str = "slurm"
     ) -> None:
-        try:
-            import submitit
-        except ImportError as error:
-            raise UsageError('--executor slurm needs submitit: pip install "jaxagent[slurm]"') from error
+        _check_slurm(cluster)
+        import submitit
+
         super().__init__(directory.resolve(), report, capacity)
         self._executor = submitit.AutoExecutor(self._directory / "jobs", cluster=cluster)
         self._executor.update_parameters(**{"timeout_min": 240, "name": "jaxagent-sweep", **options})
@@ -350,6 +356,13 @@ class Slurm(_Remote):
             job.cancel()
 
 
+def _check_slurm(cluster: str) -> None:
+    if find_spec("submitit") is None:
+        raise UsageError('--executor slurm needs submitit: pip install "jaxagent[slurm]"')
+    if cluster == "slurm" and shutil.which("srun") is None:
+        raise UsageError("--executor slurm: expected a machine from which Slurm jobs can be sent, found no command srun here")
+
+
 def _job(directory: str, chunk: str) -> str:
     return answer(runner_of(Path(directory)), chunk)
 
@@ -358,22 +371,25 @@ def chosen(name: str, *, workers: int | None, address: str | None, devices: int 
     """What makes the executor of this name. Call it before a backend starts, which it tells how many devices there are.
 
     Raises:
-      UsageError: an option that this executor does not take, or more devices than there are.
+      UsageError: an option that this executor does not take, more devices than there are, or no such cluster from here.
     """
     given = {"workers": workers, "address": address, "devices": devices}
     takes = {"local": {"devices"}, "workers": {"workers"}, "ray": {"workers", "address"}, "slurm": {"workers"}}[name]
     for option, value in given.items():
         if value is not None and option not in takes:
             raise UsageError(f"--{option}: not an option of --executor {name}, which takes {', '.join(sorted(takes))}")
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if name == "local":
         with suppress(RuntimeError):  # called from Python, after a backend has started: with the devices that it has
-            jax.config.update("jax_num_cpu_devices", devices or processors)
+            jax.config.update("jax_num_cpu_devices", devices or processors())
         if devices is not None and not 1 <= devices <= jax.local_device_count():
             raise UsageError(f"--devices: expected 1 to {jax.local_device_count()}, got {devices}")
         return InProcess
+    if name == "ray":
+        _check_ray(address)
+    if name == "slurm":
+        _check_slurm("slurm")
     jax.config.update("jax_platforms", "cpu")  # the devices are the workers'
-    count = workers or len(_accelerators()) or processors
+    count = workers or len(_accelerators()) or processors()
     if name == "workers":
         return lambda sweep, directory, report: LocalWorkers(directory, report, count)
     if name == "ray":
@@ -386,7 +402,7 @@ def chosen(name: str, *, workers: int | None, address: str | None, devices: int 
 
 def runner_of(directory: Path) -> Runner:
     """A runner for the sweep in a directory."""
-    return Runner(spec.from_resolved((directory / SPEC).read_text(), str(directory / SPEC)), directory)
+    return Runner(spec.read_resolved(directory / SPEC), directory)
 
 
 def answer(runner: Runner, chunk: str) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LEDGER, CURVES = "ledger.parquet", "curves"
 STATUSES = ("done", "rung", "failed")
 Row = Mapping[str, Any]
+_ADVICE = "\nmove it away and run the sweep again: everything is trained anew, to the same numbers"
 
 
 def columns() -> dict[str, "pa.DataType"]:
@@ -90,10 +91,14 @@ def read(directory: Path) -> "pa.Table":
     Raises:
       DataError: there is none, or it is damaged or of another kind.
     """
-    table = read_parquet(directory / LEDGER)
+    try:
+        table = read_parquet(directory / LEDGER)
+    except DataError as error:
+        raise DataError(f"{error}{_ADVICE}") from error
     missing = [name for name in columns() if name not in table.column_names]
     if missing or b"settings" not in (table.schema.metadata or {}):
-        raise DataError(f"{directory / LEDGER}: not a sweep's ledger; missing {', '.join(missing) or 'its list of settings'}")
+        lacking = ", ".join(missing) or "its list of settings"
+        raise DataError(f"{directory / LEDGER}: not a sweep's ledger; missing {lacking}{_ADVICE}")
     return table
 
 
@@ -152,7 +157,9 @@ def read_parquet(path: Path) -> "pa.Table":
     try:
         return pq.read_table(io.BytesIO(path.read_bytes()))  # at once: a writer may replace the file
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot read {path}: {(str(error).splitlines() or ['damaged'])[0][:160]}") from error
+        known = isinstance(error, OSError) and error.errno is not None
+        why = error.strerror if known else "damaged or cut short, or no Parquet file"
+        raise DataError(f"cannot read {path}: {why}") from error
 
 
 def _plain(value: Any) -> Any:

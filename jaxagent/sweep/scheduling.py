@@ -2,7 +2,8 @@
 
 A lane is a trial with a seed. Between rungs it is paused, its state in a file; a chunk is up to `width` lanes of one static
 group that train from one rung to the next. Lanes that were stopped or failed leave their places to others: full chunks first,
-those nearest to the end before the rest, and a chunk that is not full only when there is nothing else to do.
+those nearest to the end before the rest, and a chunk that is not full only when there is nothing else to do. Under halving the
+lowest rung comes before the others, full chunks or not, so that trials are compared with all of their rung as far as can be.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagent.sweep.ledger import Row
-from jaxagent.sweep.spec import Plan, Sweep
+from jaxagent.sweep.spec import FLOATS, Plan, Sweep
 
 PBT_SHARE = 0.2  # of a population that takes over, and that is taken from (Jaderberg et al. 2017)
 PBT_FACTORS = (0.8, 1.2)  # by which a setting that was taken over is changed
@@ -77,15 +78,18 @@ class Chunk:
 
 
 def stops(plan: Plan, num_updates: int) -> list[int]:
-    """Updates at which each rung ends: geometric under halving, equal steps otherwise; the last is `num_updates`."""
-    rungs = min(plan.rungs, num_updates)
+    """Updates at which each rung ends: geometric under halving, equal steps otherwise; the last is `num_updates`.
+
+    There are enough updates for so many rungs (`spec.most_rungs`).
+    """
+    rungs = plan.rungs
     if plan.scheduler == "halving":
-        return [max(1, math.ceil(num_updates / plan.eta ** (rungs - 1 - rung))) for rung in range(rungs)]
+        return [math.ceil(num_updates / plan.eta ** (rungs - 1 - rung)) for rung in range(rungs)]
     return [math.ceil(num_updates * (rung + 1) / rungs) for rung in range(rungs)]
 
 
 def pending(sweep: Sweep, trials: Mapping[str, Mapping[str, Any]], groups: Mapping[str, int], rows: Sequence[Row]) -> list[Job]:
-    """Every job that may be started now: those nearest to the end first, then in the order of `trials`.
+    """Every job that may be started now: those nearest to the end first, under halving last; then in the order of `trials`.
 
     Args:
       trials: the settings of each trial by its id.
@@ -103,7 +107,27 @@ def pending(sweep: Sweep, trials: Mapping[str, Mapping[str, Any]], groups: Mappi
         jobs = list(_going_on(trials, lanes, history, promoted))
         if not jobs and promoted is not None and not any(row["status"] == "done" for row in rows):  # too few for 1 in `eta`
             jobs = list(_going_on(trials, lanes, history, _promoted(sweep, lanes, history, at_least=1)))
-    return sorted(jobs, key=lambda job: -job.rung)
+    return sorted(jobs, key=lambda job: job.rung if sweep.plan.scheduler == "halving" else -job.rung)
+
+
+def remade(rows: Sequence[Row], chunk_id: str, sweep: Sweep, trials: Mapping[str, Mapping[str, Any]]) -> Chunk | None:
+    """The chunk of that id, from the rows that came of it and of the rung before; None if they do not tell it any more."""
+    own = sorted((row for row in rows if row["chunk"] == chunk_id), key=lambda row: row["place"])
+    before = {(row["trial"], row["seed"]): row for row in rows if own and row["rung"] == own[0]["rung"] - 1}
+    jobs = []
+    for row in own:
+        source = before.get((row["parent"] or row["trial"], row["seed"]))
+        if row["trial"] not in trials or (row["rung"] > 0 and source is None):
+            return None
+        settings = {**trials[row["trial"]]}
+        if sweep.plan.scheduler == "pbt" and row["rung"] > 0:
+            settings |= {axis.name: row[axis.name] for axis in sweep.sampled if axis.kind in FLOATS}
+        origin = None if source is None else _origin(source)
+        jobs.append(Job(row["trial"], row["seed"], row["rung"], settings, origin, row["parent"]))
+    if not own:
+        return None
+    chunk = Chunk(own[0]["group"], own[0]["width"], own[0]["rung"] - 1, own[0]["rung"], tuple(jobs))
+    return chunk if chunk.id == chunk_id else None
 
 
 def _going_on(
@@ -192,7 +216,7 @@ def _generation(
         rng = np.random.default_rng([sweep.plan.sampler_seed, seed, rung, *trial.encode()])
         takes_over = place >= max(num_best, len(ranked) - num_best) or last[trial]["status"] == "failed"
         source = best[rng.integers(len(best))] if takes_over else trial
-        explored = [axis for axis in sweep.sampled if axis.kind in ("uniform", "log_uniform")]
+        explored = [axis for axis in sweep.sampled if axis.kind in FLOATS]
         settings = {**trials[trial], **{axis.name: last[source][axis.name] for axis in explored}}
         if source != trial:  # a factor each, within the bounds
             settings |= {a.name: float(np.clip(settings[a.name] * rng.choice(PBT_FACTORS), *a.values)) for a in explored}
@@ -203,8 +227,15 @@ def _generation(
 # chunks -----------------------------------------------------------------------------------------------------------------------
 
 
-def next_chunk(jobs: Sequence[Job], groups: Mapping[str, int], widths: Mapping[int, int], *, partial: bool) -> Chunk | None:
-    """The first full chunk of jobs that can be trained together; with `partial`, one that is not full if there is no other."""
+def next_chunk(
+    jobs: Sequence[Job], groups: Mapping[str, int], widths: Mapping[int, int], *, partial: bool, in_order: bool = False
+) -> Chunk | None:
+    """The first full chunk of jobs that can be trained together; with `partial`, one that is not full if there is no other.
+
+    With `in_order` it is of the first job's rung, even where another rung has a full one.
+    """
+    if in_order:
+        jobs = [job for job in jobs if job.rung == jobs[0].rung]
     together: dict[tuple[int, int, bool], list[Job]] = defaultdict(list)
     for job in jobs:
         together[groups[job.trial], job.rung, job.origin is None].append(job)

@@ -24,6 +24,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,12 +35,15 @@ import numpy as np
 
 from jaxagent import config, schema
 from jaxagent.config import Config
+from jaxagent.errors import ConfigError, DataError
 from jaxagent.schema import Field
 from jaxagent.train import Trainer
 
 OBJECTIVES = ("success_rate", "return_mean", "length_mean", "performance_mean")
 SAMPLED = ("uniform", "log_uniform", "int", "choice")
 KINDS = ("grid", "list", *SAMPLED)
+FLOATS = ("uniform", "log_uniform")  # those of SAMPLED that are for traced floats
+_TABLES = ("env", "env.params", "learner", "network", "train")  # of a config, which hold the settings
 _BUDGETS = ("num_updates", "total_steps")
 _MOST_TRIALS = 100_000
 
@@ -149,14 +153,41 @@ class Sweep:
         """Checks and builds one trial from its values of the axes.
 
         Raises:
-          ConfigError: a value that its field refuses, or values that do not fit each other.
+          ConfigError: a value that its field refuses, values that do not fit each other, or too few updates for the rungs.
         """
         changed = {**self.fixed, **settings}
-        made = config.parse(config.replaced(self.document, changed), f"{self.source}: a trial")
-        trainer, schedule = config.build(made)
+        source = f"{self.source}: a trial"
+        try:
+            made = config.parse(config.replaced(self.document, changed), source)
+            trainer, schedule = config.build(made)
+        except ConfigError as error:
+            raise ConfigError(self._in_terms_of_the_spec(str(error), source)) from error
+        self._check_rungs(schedule.num_updates)
         same = dataclasses.replace(schedule, eval_every=0, checkpoint_every=0, keep=1)  # no part in what is trained
         identity = config.resolved_toml(dataclasses.replace(made, seed=0, num_seeds=1, schedule=same))
         return Trial(hashlib.sha256(identity.encode()).hexdigest()[:10], changed, made, trainer)
+
+    def _in_terms_of_the_spec(self, complaint: str, source: str) -> str:
+        """A complaint about a trial's config, where it names a field that the spec sets, as one about the spec."""
+        told = {axis.name: f"space.{axis.name}" for axis in self.axes} | {name: f"fixed.{name}" for name in self.fixed}
+        told |= {f"train.{name}": f"sweep.{name}" for name in _BUDGETS if getattr(self.plan, name) is not None}
+        for name, ours in told.items():
+            complaint = complaint.replace(f"{source}: {name}:", f"{self.source}: {ours}:")
+        for axis in self.axes:
+            if axis.kind in FLOATS:  # of an environment's params only the environment knows which are integers
+                line = f"space.{axis.name}: {_no_float(axis, 'int, choice, grid or list')}"
+                pattern = rf"space\.{re.escape(axis.name)}: expected an integer\b.*"
+                complaint = re.sub(pattern, line, complaint)
+        return complaint
+
+    def _check_rungs(self, num_updates: int) -> None:
+        fitting, halving = most_rungs(self.plan, num_updates), self.plan.scheduler == "halving"
+        if self.plan.rungs > fitting:
+            why = f", each {self.plan.eta} times as long as the one before" if halving else ""
+            raise ConfigError(
+                f"{self.source}: sweep.rungs: expected at most {fitting}, since a trial has {num_updates} updates to end them "
+                f"at{why}, got {self.plan.rungs}"
+            )
 
     @property
     def seeds(self) -> range:
@@ -186,11 +217,28 @@ class Sweep:
         combinations, draws = self.combinations(), self._draws()
         return [{**fixed, **drawn} for fixed, drawn in itertools.product(combinations, draws)]
 
+    def extremes(self) -> list[dict[str, Any]]:
+        """Settings that may be drawn, though they need not be: each end of a range and each choice, beside one trial's rest."""
+        middle = {axis.name: axis.at(0.5) for axis in self.sampled}
+        first = next(iter(self.settings()), middle)
+        ends = [(axis, value) for axis in self.sampled for value in axis.values]
+        return [{**first, axis.name: value} for axis, value in ends]
+
     def _draws(self) -> list[dict[str, Any]]:
         if not self.sampled:
             return [{}]
         quantiles = _quantiles(self.plan, [axis.name for axis in self.sampled])
         return [_named(self.sampled, [axis.at(q) for axis, q in zip(self.sampled, row, strict=True)]) for row in quantiles]
+
+
+def most_rungs(plan: Plan, num_updates: int) -> int:
+    """How many rungs can end at different updates."""
+    if plan.scheduler != "halving":
+        return num_updates
+    rungs = 1
+    while num_updates > plan.eta ** (rungs - 1):
+        rungs += 1
+    return rungs
 
 
 def _named(axes: Sequence[Axis], values: Sequence[Any]) -> dict[str, Any]:
@@ -230,7 +278,8 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
     tables = {"base": Field(str), "sweep": Field(dict, None), "fixed": Field(dict, None), "space": Field(dict)}
     config.refuse(source, schema.problems(document, tables, ""))
     plan_table = document.get("sweep", {})
-    config.refuse(source, [*schema.problems(plan_table, plan_schema(), "sweep."), *_plan_problems(plan_table)])
+    unknown = schema.problems(plan_table, plan_schema(), "sweep.", how="docs/sweeps.md lists them")
+    config.refuse(source, [*unknown, *_plan_problems(plan_table)])
     plan = Plan(**schema.completed(plan_table, plan_schema()))
     path = Path(source).parent / document["base"]
     base = load(path)
@@ -242,7 +291,11 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
     budget = {f"train.{name}": getattr(plan, name) for name in _BUDGETS if getattr(plan, name) is not None}
     config.refuse(source, _setting_problems(fixed, axes, budget))
     sweep = Sweep(source, str(path), plan, {**fixed, **budget}, tuple(_axis(name, table) for name, table in axes.items()), base)
-    fields = {name: known for name, _, known in config.settings(config.parse(config.replaced(base, sweep.fixed), source))}
+    try:
+        completed = config.parse(config.replaced(base, sweep.fixed), source)
+    except ConfigError as error:
+        raise ConfigError(sweep._in_terms_of_the_spec(str(error), source)) from error
+    fields = {name: known for name, _, known in config.settings(completed)}
     config.refuse(source, [*_field_problems(sweep, fields), *_size_problems(sweep)])
     return sweep
 
@@ -262,23 +315,25 @@ def _plan_problems(table: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _flat(table: Mapping[str, Any], until: Callable[[Any], bool] = lambda value: False, path: str = "") -> dict[str, Any]:
+def _flat(
+    table: Mapping[str, Any], until: Callable[[str, Any], bool] = lambda name, value: False, path: str = ""
+) -> dict[str, Any]:
     """Nested tables as dotted paths."""
     found: dict[str, Any] = {}
     for name, value in table.items():
-        deeper = isinstance(value, Mapping) and value and not until(value)
+        deeper = isinstance(value, Mapping) and value and not until(f"{path}{name}", value)
         found |= _flat(value, until, f"{path}{name}.") if deeper else {f"{path}{name}": value}
     return found
 
 
-def _is_axis(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(not isinstance(inner, Mapping) for inner in value.values())
+def _is_axis(name: str, value: Any) -> bool:
+    """Whether a table says how a setting is varied; else it holds settings, or what should be some."""
+    return name not in _TABLES and any(not isinstance(inner, Mapping) for inner in value.values())
 
 
 def _axis(name: str, table: Mapping[str, Any]) -> Axis:
     ((kind, values),) = table.items()
-    floats = kind in ("uniform", "log_uniform")
-    return Axis(name, kind, tuple(float(value) if floats else value for value in values))
+    return Axis(name, kind, tuple(float(value) if kind in FLOATS else value for value in values))
 
 
 def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget: Mapping[str, Any]) -> list[str]:
@@ -294,14 +349,18 @@ def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget:
         found.append(f"{name}: not for sweeps, whose lanes begin anew, on one device each")
     for name in sorted({"seed", "num_seeds"} & (fixed.keys() | axes.keys())):
         found.append(f"{name}: cannot be varied; sweep.seeds says how many seeds a trial has")
+    for name in sorted({"env.name", "learner.name"} & axes.keys()):
+        found.append(f"space.{name}: cannot be varied; expected a spec for each")
     for name, table in axes.items():
         found += _axis_problems(f"space.{name}", table)
     return found
 
 
 def _axis_problems(path: str, table: Any) -> list[str]:
-    if not isinstance(table, Mapping) or len(table) != 1:
-        return [f"{path}: expected one of {', '.join(KINDS)}, such as {{ grid = [1, 2] }}, got {schema.shown(table)}"]
+    if not isinstance(table, Mapping):
+        return [f"{path}: expected a table such as {{ log_uniform = [1e-4, 1e-2] }}, got {schema.shown(table)}"]
+    if len(table) != 1:
+        return [f"{path}: expected one kind, got {' and '.join(map(schema.shown_key, table)) or 'none'}"]
     ((kind, values),) = table.items()
     if kind not in KINDS:
         return [f"{path}.{schema.shown_key(kind)}: unknown kind; {schema.suggestion(kind, KINDS)}"]
@@ -313,7 +372,8 @@ def _axis_problems(path: str, table: Any) -> list[str]:
         return []
     number = int if kind == "int" else float
     if len(values) != 2 or not all(schema.accepts(value, number) for value in values):
-        return [f"{path}.{kind}: expected [least, most], two {'integers' if kind == 'int' else 'finite numbers'}"]
+        numbers = "integers" if kind == "int" else "finite numbers"
+        return [f"{path}.{kind}: expected [least, most], two {numbers}, got {schema.shown(values)}"]
     low, high = values
     if not low < high:
         return [f"{path}.{kind}: expected the least before the most, got {schema.shown(values)}"]
@@ -326,15 +386,22 @@ def _field_problems(sweep: Sweep, fields: Mapping[str, Field]) -> list[str]:
     for axis in sweep.axes:
         path = f"space.{axis.name}"
         if axis.name not in fields:
-            found.append(f"{path}: unknown setting; {schema.suggestion(axis.name, fields)}")
+            how = f"jaxagent train {sweep.base} --help lists them"
+            found.append(f"{path}: unknown setting; {schema.suggestion(axis.name, fields, how=how)}")
             continue
         hint, traced = fields[axis.name].hint, fields[axis.name].traced or axis.name.startswith("env.params.")
-        if axis.kind in ("uniform", "log_uniform") and not traced:
-            found.append(f"{path}: static, each value compiles anew; expected grid, list, choice or int, got {axis.kind}")
+        if axis.kind in FLOATS and not (traced and schema.accepts(0.5, hint)):
+            kinds = "int, choice, grid or list" if schema.accepts(1, hint) else "choice, grid or list"
+            found.append(f"{path}: {_no_float(axis, kinds)}")
+            continue
         for value in axis.values:
             if not schema.accepts(value, hint):
                 found.append(f"{path}.{axis.kind}: expected {schema.expected(hint)}, got {schema.shown(value)}")
     return found
+
+
+def _no_float(axis: Axis, others: str) -> str:
+    return f"uniform and log_uniform are for floats that are traced; expected {others}, got {axis.kind}"
 
 
 def _size_problems(sweep: Sweep) -> list[str]:
@@ -347,8 +414,8 @@ def _size_problems(sweep: Sweep) -> list[str]:
         return [f"sweep.samples: nothing to sample; expected an axis in space that is one of {', '.join(SAMPLED)}"]
     if plan.sampler == "tpe" and sweep.sampled != sweep.axes:
         return ["sweep.sampler: tpe draws every axis; expected choice instead of grid and list"]
-    if plan.scheduler == "pbt" and not sweep.sampled:
-        return ["sweep.scheduler: pbt changes sampled settings; expected an axis that is uniform or log_uniform"]
+    if plan.scheduler == "pbt" and not any(axis.kind in FLOATS for axis in sweep.axes):
+        return ["sweep.scheduler: pbt changes traced floats; expected an axis in space that is uniform or log_uniform"]
     trials = math.prod(len(axis.values) for axis in sweep.axes if axis.kind == "grid") * plan.samples
     if trials * plan.seeds > _MOST_TRIALS:
         return [f"sweep: expected at most {_MOST_TRIALS} lanes, got {trials * plan.seeds}"]
@@ -370,8 +437,26 @@ def resolved_toml(sweep: Sweep) -> str:
     return config.to_toml(document)
 
 
+def read_resolved(path: Path) -> Sweep:
+    """The sweep that `resolved_toml` wrote to a file.
+
+    Raises:
+      DataError: it cannot be read, or is not what was written.
+    """
+    try:
+        return from_resolved(path.read_bytes().decode(), str(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as TOML: {(str(error).splitlines() or [''])[0][:160]}") from error
+    except ConfigError as error:
+        raise DataError(str(error)) from error
+
+
 def from_resolved(text: str, source: str) -> Sweep:
     """The sweep that `resolved_toml` wrote."""
     document = tomllib.loads(text)
-    base = document.pop("config")
+    base = document.pop("config", None)
+    if not isinstance(base, dict):
+        raise ConfigError(
+            f"{source}: config: expected the base config, got {'nothing' if base is None else schema.shown(base)}"
+        )
     return dataclasses.replace(parse(document, source, lambda _: base), base=document["base"])
