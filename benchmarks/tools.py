@@ -1,8 +1,9 @@
 """What learning to use tools comes to: cloning, rejection sampling, PPO and GRPO in every tool world, and what changes it.
 
     python benchmarks/tools.py table [--worlds ToolSelect-v0 ...] [--seeds 10] [--env-steps 1e6] [--name tools_table]
-    python benchmarks/tools.py bonus | recovery | kl | lags | speed [--seeds N]
+    python benchmarks/tools.py scripts | bonus | recovery | kl | lags | speed [--seeds N]
 
+- `scripts`: reward R and true objective R* of the four scripts of every world.
 - `table`: every learner from the same clone of the SFT demonstrations, for as many environment steps.
 - `bonus`: ToolSelect's pay for each call against its cost, turns and success after GRPO.
 - `recovery`: ArgFill, cloned from demonstrations without faults, then learnt with them.
@@ -32,6 +33,7 @@ from learning import ROOT, machine  # noqa: E402
 
 from jaxagent import config, evaluation, lanes, rollout  # noqa: E402
 from jaxagent.envs import registry, tools  # noqa: E402
+from jaxagent.envs.tools.base import SCRIPTS  # noqa: E402
 from jaxagent.envs.vector import VectorEnv  # noqa: E402
 from jaxagent.files import write_json  # noqa: E402
 from jaxagent.loop import evaluation_key, summarise  # noqa: E402
@@ -228,9 +230,20 @@ def study_lags(seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
     return found
 
 
+def study_scripts(num_episodes: int = 1000) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for world, script in itertools.product(sorted(tools.ENVS), SCRIPTS):
+        env, params = registry.make(world)
+        play = partial(evaluation.evaluate, env, params, scripted(env, script), None, num_episodes=num_episodes)
+        summary = evaluation.summarise(jax.device_get(jax.jit(play)(jax.random.key(0))))
+        found.setdefault(world, {})[script] = {name: summary[name] for name in SHOWN if name in summary}
+        print(f"{world:18} {script:8} " + "  ".join(f"{n} {v:.3f}" for n, v in found[world][script].items() if v is not None))
+    return found
+
+
 def study_speed(num_envs: int = 4096) -> dict[str, Any]:
     found: dict[str, Any] = {"worlds": {}, "acting": {}}
-    for world, script in itertools.product(sorted(tools.ENVS), ("optimal", "sft", "hack", "random")):
+    for world, script in itertools.product(sorted(tools.ENVS), SCRIPTS):
         rate = _scripted_rate(world, script, num_envs)
         found["worlds"].setdefault(world, {})[script] = rate
         print(f"{world:18} {script:8} {rate / 1e6:.2f} M steps/s", flush=True)
@@ -304,7 +317,7 @@ def _acting(length: int = 64, num_rows: int = 64) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", choices=("table", "bonus", "recovery", "kl", "lags", "speed"))
+    parser.add_argument("study", choices=("scripts", "table", "bonus", "recovery", "kl", "lags", "speed"))
     parser.add_argument("--worlds", nargs="*", default=sorted(tools.ENVS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--env-steps", type=float, default=1e6)
@@ -313,8 +326,8 @@ def main() -> None:
     began, seeds = time.perf_counter(), range(arguments.seeds)
     if arguments.study == "table":
         found = study_table(arguments.worlds, seeds, arguments.env_steps)
-    elif arguments.study == "speed":
-        found = study_speed()
+    elif arguments.study in ("scripts", "speed"):
+        found = {"scripts": study_scripts, "speed": study_speed}[arguments.study]()
     else:
         study = {"bonus": study_bonus, "recovery": study_recovery, "kl": study_kl, "lags": study_lags}[arguments.study]
         found = study(seeds, arguments.env_steps)

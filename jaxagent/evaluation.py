@@ -116,7 +116,7 @@ def summarise(results: EpisodeResults) -> dict[str, Any]:
     counted = results.totals | ({} if success is None else {"success": success})
     sums = {name: float(np.sum(values)) for name, values in counted.items()}
     means = {f"{name}_mean": sums[name] / summary["episodes"] for name in results.totals if name not in ONLY_IN_RATIOS}
-    return summary | means | {name: float(value) for name, value in ratios(sums).items()}
+    return summary | means | {name: None if np.isnan(value) else float(value) for name, value in ratios(sums).items()}
 
 
 def _step(

@@ -103,7 +103,10 @@ MALFORMED: dict[str, tuple[str | bytes, str]] = {
     "text for a list": (edited("[8]", '"8"'), "network.hidden: expected a list, each an integer, got '8'"),
     "mixed list": (edited("[8]", "[8, 'a']"), "network.hidden: expected a list, each an integer"),
     "negative width": (edited("[8]", "[-8]"), "network.hidden: expected positive sizes"),
-    "unknown torso": (edited("[8]", "[8]\ntorso = 'rnn'"), "network.torso: expected one of auto, mlp, cnn, bag, transformer, got 'rnn'"),
+    "unknown torso": (
+        edited("[8]", "[8]\ntorso = 'rnn'"),
+        "network.torso: expected one of auto, mlp, cnn, bag, transformer, got 'rnn'",
+    ),
     "misspelt activation": (edited("[8]", "[8]\nactivation = 'rlu'"), "network.activation: expected one of"),
     "negative envs": (edited("num_envs = 4", "num_envs = -4"), "train.num_envs: expected at least 1, got -4"),
     "no steps": (edited("num_steps = 8", "num_steps = 0"), "train.num_steps: expected at least 1, got 0"),
