@@ -229,11 +229,10 @@ def learner_schemas() -> dict[str, Schema]:
 
 
 def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:
-    """Every setting in a table: its dotted path, its value, and what is known about it."""
+    """Every setting in a table: its dotted path, its value, and what is known about it. Loads an environment of gymnax."""
     env = config.env
-    params_schema = {
-        name: Field(float | list, doc="traced; the environment's own unless given") for name in registry.param_names(env.name)
-    }
+    names = registry.param_names(env.name, build=True)
+    params_schema = {name: Field(float | list, doc="traced; the environment's own unless given") for name in names}
     tables = (
         ("env", env.options, _option_schema(env.name)),
         ("env.params", env.params, params_schema),

@@ -79,6 +79,31 @@ def test_demonstrators_are_those_of_the_environment():
             trainer.validate()
 
 
+@pytest.mark.fast
+def test_recorded_demonstrations_are_checked():
+    env, _ = ja.make("ToolSelect-v0")
+    learner = BC(network=ja.actor_critic(env.spec, torso="bag"), demonstrator="sft")
+    tokens, counts = np.zeros((4, 3, 8), int), np.ones((4, 3), int)
+    sound = batch({"tokens": tokens, "num_tokens": counts}, np.zeros((4, 3), int))
+    learner.validate_recorded(sound)
+    unknown = tokens.copy()
+    unknown[2, 1, 5] = len(env.vocabulary)
+    for observation, action, message in (
+        ({"tokens": unknown, "num_tokens": counts}, None, r"observation.tokens: expected 0 to 24, got 25 at \[2, 1, 5\]"),
+        ({"tokens": tokens}, None, "observation.num_tokens: missing"),
+        (
+            {"tokens": tokens[..., :7], "num_tokens": counts},
+            None,
+            r"observation.tokens: expected an array of shape \(4, 3, 8\)",
+        ),
+        (None, np.full((4, 3), -1), r"action: expected 0 to 14, got -1 at \[0, 0\]"),
+    ):
+        parts = {"observation": observation, "action": action}
+        wrong = sound.transition._replace(**{name: part for name, part in parts.items() if part is not None})
+        with pytest.raises(ValueError, match=message):
+            learner.validate_recorded(sound._replace(transition=wrong))
+
+
 def test_held_out_demonstrations_decide_when_to_stop():
     """What is learnt is noise: its loss falls, the loss of what is held out rises, and the best parameters act on."""
     learner = cloner(lr=0.03, num_minibatches=1, held_out=0.25, patience=3)

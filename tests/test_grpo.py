@@ -410,6 +410,17 @@ def test_references_and_batches_that_are_refused():
 # learning ---------------------------------------------------------------------------------------------------------------------
 
 
+def test_grids_are_learnt_too():
+    """Collector from nothing: both resources, then a goal, pay 5.74."""
+    env, params = ja.make("Collector-v0")
+    grpo = GRPO(network=ja.actor_critic(env.spec, torso="mlp", critic=False), lr=3e-3, entropy_coef=0.02)
+    trainer = ja.Trainer(env, params, grpo, num_envs=512, num_steps=20)
+    trainer.validate()
+    _, metrics = jax.jit(lambda key: trainer.run(trainer.init(key), 80))(jax.random.key(0))
+    earned = metrics["return_sum"] / metrics["episodes"]
+    assert earned[-5:].mean() > 4.5 > 0.0 > earned[:3].mean()
+
+
 def test_wordy_demonstrations_are_cloned_and_then_shortened():
     """Cloned, ten turns; after comparing episodes for a while, about the six that are needed."""
     env, params = ja.make("ToolSelect-v0", window=32)

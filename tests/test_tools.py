@@ -206,6 +206,17 @@ def test_params_without_a_meaning_are_refused(name):
             ja.make(name, params={probability: 1.5})
 
 
+def test_states_are_strongly_typed(name):
+    """A weakly typed leaf would compile everything that it goes through once more."""
+    env, params = ja.make(name)
+    begun = jax.eval_shape(env.reset, jax.random.key(0), params)
+    stepped = jax.eval_shape(env.step, jax.random.key(0), begun[1], jnp.int32(0), params)
+    assert not [leaf for leaf in jax.tree.leaves((begun, stepped)) if leaf.weak_type]
+    assert jax.tree.structure(begun[1]) == jax.tree.structure(stepped[1])
+    for before, after in zip(jax.tree.leaves(begun[1]), jax.tree.leaves(stepped[1]), strict=True):
+        assert (before.shape, before.dtype) == (after.shape, after.dtype)
+
+
 def test_words_come_after_the_operations(name):
     env, _ = ja.make(name)
     assert env.vocabulary[FIRST_WORD] == env.world.operations[0].name

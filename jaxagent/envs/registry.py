@@ -136,9 +136,11 @@ def written_option(value: Any) -> str:
     return f"all {len(value)} BabyAI levels" if value == tuple(babyai.ENVS) else schema.written(value)
 
 
-def param_names(name: str) -> tuple[str, ...]:
-    """Fields of a registered environment's params; empty for those of gymnax."""
-    return tuple(field.name for field in dataclasses.fields(ENVS[name].params)) if name in ENVS else ()
+def param_names(name: str, *, build: bool = False) -> tuple[str, ...]:
+    """Fields of an environment's params; those of gymnax only with `build`, which loads it and takes seconds."""
+    if name in ENVS:
+        return tuple(field.name for field in dataclasses.fields(ENVS[name].params))
+    return tuple(field.name for field in dataclasses.fields(make(name)[1])) if build else ()
 
 
 def override(params: PyTree, values: Mapping[str, Any]) -> PyTree:

@@ -14,7 +14,7 @@ from flax import struct
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.tools.base import SCRIPTS, ToolEnv
-from jaxagent.learners.common import action_distribution, check_batch, check_fields, cloning_loss, minimize
+from jaxagent.learners.common import action_distribution, check_batch, check_fields, check_recorded, cloning_loss, minimize
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch
 from jaxagent.ops.lanes import one_by_one_on_cpu
@@ -108,6 +108,10 @@ class BC:
         if left in (0, num_envs) and self.held_out is not None:
             raise ValueError(f"held_out: expected a share of {num_envs} environments, some but not all, got {self.held_out}")
         check_batch(self, num_steps=num_steps, num_envs=left)
+
+    def validate_recorded(self, batch: Batch) -> None:
+        """Raises ValueError where recorded demonstrations are not of the network's environment: shapes, tokens, actions."""
+        check_recorded(self.network, batch.transition)
 
     def teacher(self, env: Environment) -> Policy:
         """The demonstrator.

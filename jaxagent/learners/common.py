@@ -1,7 +1,7 @@
 """What learners have in common: checks of their fields, the distribution of actions, and gradient steps over minibatches."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxagent.ops.distributions import Distribution, from_action_space
 from jaxagent.ops.kl import adapted
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_step, anneal
-from jaxagent.types import DictSpace, Metrics, PyTree
+from jaxagent.types import Box, DictSpace, Discrete, Metrics, PyTree, Space, Transition
 
 Loss = Callable[[PyTree, Any], tuple[jax.Array, Metrics]]  # of parameters and items [n, ...]
 
@@ -114,6 +114,36 @@ def action_distribution(network: ActorCritic, action_params: PyTree, observation
     space = network.observation
     masked = isinstance(space, DictSpace) and "action_mask" in space
     return from_action_space(network.action, action_params, observation["action_mask"] if masked else None)
+
+
+def check_recorded(network: ActorCritic, transition: Transition) -> None:
+    """Checks recorded steps [T, B, ...], concrete arrays, before anything is traced: they are what the network takes and gives.
+
+    Raises:
+      ValueError: a part is missing, of another shape, or holds a number (such as a token) outside of its range.
+    """
+    shape = np.shape(transition.mask)
+    _check_part(network.observation, transition.observation, "observation", shape)
+    _check_part(network.action, transition.action, "action", shape)
+
+
+def _check_part(space: Space, value: Any, path: str, batch: tuple[int, ...]) -> None:
+    if isinstance(space, DictSpace):
+        for name, entry in space.fields:
+            if not isinstance(value, Mapping) or name not in value:
+                raise ValueError(f"{path}.{name}: missing")
+            _check_part(entry, value[name], f"{path}.{name}", batch)
+        return
+    found = np.asarray(value)
+    if found.shape != (*batch, *space.shape):
+        raise ValueError(f"{path}: expected an array of shape {(*batch, *space.shape)}, got {found.shape}")
+    if isinstance(space, Box):
+        return
+    most = np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+    wrong = np.argwhere((found < 0) | (found > most))
+    if wrong.size:
+        place = tuple(map(int, wrong[0]))
+        raise ValueError(f"{path}: expected 0 to {int(np.max(most))}, got {found[place]} at {list(place)}")
 
 
 def cloning_loss(
