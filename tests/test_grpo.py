@@ -172,6 +172,8 @@ def test_minibatches_and_microbatches_share_one_denominator(loss):
     for parts in (2, 4, 8):
         pieces = [loss_and_gradient(grpo, state, batch, params, rows=slice(i, None, parts))[1] for i in range(parts)]
         assert_equal_trees(jax.tree.map(lambda *g: sum(g), *pieces), whole, rtol=1e-4, atol=1e-6)
+    if loss not in ("dapo", "gspo"):
+        return
     updated = [
         jax.jit(learner(loss=loss, kl_coef=0.1, num_microbatches=parts).update)(state, batch, jax.random.key(3))[0].params
         for parts in (1, 2, 4)

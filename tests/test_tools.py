@@ -13,9 +13,10 @@ from jaxagent.envs import tools
 from jaxagent.envs.tools.base import FIRST_WORD, INVALID, PAD, SCRIPTS, ToolEnv
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.planners.scripted import scripted
-from jaxagent.rollout import init, policy_input, step
+from jaxagent.rollout import init, policy_input
 
 NAMES = sorted(tools.ENVS)
+PLAYED = [*(("single", script) for script in SCRIPTS), ("pair", "optimal"), ("pair", "random")]
 ROWS = 16
 
 
@@ -54,14 +55,13 @@ def name(request) -> str:
 @pytest.fixture(scope="module")
 def records(name) -> dict[tuple[str, str], tuple[ToolEnv, Any, Record]]:
     made = {}
-    for turn in ("single", "pair"):
+    for turn, script in PLAYED:
         env, params = ja.make(name, turn=turn)
-        made |= {(turn, script): (env, params, Record(env, params, script)) for script in SCRIPTS}
+        made[turn, script] = env, params, Record(env, params, script)
     return made
 
 
-@pytest.mark.parametrize("turn", ["single", "pair"])
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(("turn", "script"), PLAYED)
 def test_every_component_is_paid_and_every_episode_ends(records, turn, script):
     env, params, record = records[turn, script]
     out = record.out
@@ -90,9 +90,8 @@ def test_what_the_scripts_are_for(records):
     assert turns["optimal"] < turns["sft"]
 
 
-@pytest.mark.parametrize("script", ["optimal", "hack"])
-def test_words_and_whole_calls_do_the_same(records, script):
-    single, pair = (records[turn, script][2] for turn in ("single", "pair"))
+def test_words_and_whole_calls_do_the_same(records):
+    single, pair = (records[turn, "optimal"][2] for turn in ("single", "pair"))
     for values in (lambda record: record.at_end(record.out.info["performance"]), _returns):
         np.testing.assert_allclose(values(single), values(pair), atol=1e-4)
     for row in range(ROWS):
@@ -121,6 +120,8 @@ def test_tokens_are_words_and_counted(records):
 
 
 def test_a_window_shows_the_last_words(name, records):
+    if name not in ("SqlQuery-v0", "ToolSelect-v0"):
+        pytest.skip("a window is the same in every world")
     _, params, record = records["single", "sft"]
     width = record.observation["tokens"].shape[-1] + 5
     windowed = Record(ja.make(name, window=width)[0], params, "sft")
@@ -159,8 +160,9 @@ def test_the_mask_is_what_means_something(name, turn):
 
 
 def test_a_cache_answers_the_same_at_no_cost(name, records):
-    _, params, plain = records["single", "sft"]
-    env, _ = ja.make(name)
+    env, params, plain = records["single", "sft"]
+    if not env.calls.cacheable.any():
+        pytest.skip("no call here is bound to give the same answer again")
     cached = Record(env, params.replace(cache=np.bool_(True)), "sft")
     jax.tree.map(np.testing.assert_array_equal, cached.observation, plain.observation)
     totals = [{key: r.at_end(v) for key, v in r.out.info["totals"].items()} for r in (plain, cached)]
@@ -180,18 +182,17 @@ def test_nobody_sees_the_true_objective(name, records):
     np.testing.assert_array_equal(other.out.reward, record.out.reward)
 
 
-def test_rows_are_worlds_of_their_own(name):
-    env, params = ja.make(name)
-    few, many = (VectorEnv(env, rows, reset_mode="same_step", levels="fixed") for rows in (1, 3))
-    policy = scripted(env, "random")
-    alone = init(few, policy, jax.random.key(0), params)
-    _, (transition, _) = step(few, policy, None, alone, params, jax.random.key(1))
-    env_state = jax.tree.map(lambda leaf: jnp.stack([leaf[0]] * 3), alone.vector.env_state)
-    action = jnp.full(3, transition.action[0])
-    together = init(many, policy, jax.random.key(0), params).vector._replace(env_state=env_state)
-    _, out = many.step(together, action, params)
-    for row in range(3):
-        assert out.reward[row] == transition.reward[0]
+def test_rows_are_worlds_of_their_own(name, records):
+    """Three rows of one state and one action do what one does, whatever the rows beside them do."""
+    env, params, record = records["single", "random"]
+    vector_env = VectorEnv(env, 6, reset_mode="none")
+    take = lambda rows: jax.tree.map(lambda leaf: jnp.asarray(leaf[0, rows]), record.state)  # noqa: E731
+    rows = jnp.array([3, 0, 3, 1, 3, 2])
+    state = vector_env.init(jax.random.key(0), params)._replace(env_state=take(rows))
+    _, out = jax.jit(vector_env.step)(state, jnp.asarray(record.action[0])[rows], params)
+    for row in (0, 2, 4):
+        assert out.reward[row] == record.out.reward[0, 3]
+        np.testing.assert_array_equal(out.observation["tokens"][row], record.observation["tokens"][1, 3])
 
 
 def test_params_without_a_meaning_are_refused(name):

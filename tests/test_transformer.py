@@ -124,6 +124,14 @@ def test_a_context_of_few_tokens_forgets_the_others():
     assert np.abs(logits[2] - plain).max() > 1e-3  # the fourth last
 
 
+def test_an_empty_memory_can_be_donated():
+    """No two of its arrays are the same buffer."""
+    network, params = started(context=5)
+    first = jax.tree.map(lambda x: x[0], (stream(1), FIRSTS["one episode"]))
+    carry, *_ = jax.jit(network.apply, donate_argnums=1)(params, network.initial_carry(B), *first)
+    assert carry[0].length.tolist() == stream(1)["num_tokens"][0].tolist()
+
+
 def test_less_memory_or_precision_is_nearly_the_same():
     observation, first = stream(1), FIRSTS["one episode"]
     network, params = started(context=64)
@@ -132,7 +140,7 @@ def test_less_memory_or_precision_is_nearly_the_same():
         return jnp.sum(jnp.square(packed(network, params, observation, first)[0]))
 
     expected = jax.grad(lambda p: loss(network, p))(params)
-    again = jax.grad(lambda p: loss(started(context=64, remat=True)[0], p))(params)
+    again = jax.grad(lambda p: loss(started(context=64, remat=True)[0], p))(params)  # one layer's is all that is repeated
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4), again, expected)
     coarse = started(context=64, bf16=True)[0]
     assert coarse.initial_carry(1)[0].keys[0].dtype == jnp.bfloat16
@@ -157,11 +165,11 @@ def test_sizes_that_are_refused(settings, message):
 
 @pytest.mark.parametrize(
     "network",
-    [{"torso": "bag", "hidden": (32,), "memory": 32}, {**SIZE, "width": 32, "context": 96}],
+    [{"torso": "bag", "hidden": (32,), "memory": 32}, {**SIZE, "layers": 1, "context": 96}],
     ids=["gru", "transformer"],
 )
-def test_tools_are_learnt_from_what_each_step_adds(network):
-    """Cloned from tokens alone, then shortened; PPO goes on with the same network."""
+def test_every_learner_reads_what_each_step_adds(network):
+    """Cloning, comparing episodes and PPO, one after the other with one network."""
     env, params = ja.make("ToolSelect-v0")
     network = ja.actor_critic(env.spec, **network)
 
@@ -173,9 +181,9 @@ def test_tools_are_learnt_from_what_each_step_adds(network):
         )
         return state.learner.params, jax.tree.map(lambda x: float(x[-3:].mean()), jax.device_get(metrics))
 
-    cloned, metrics = trained(BC(network=network, lr=1e-2, demonstrator="sft", num_minibatches=8), 80, 128)
-    assert metrics["accuracy"] > 0.7
-    _, metrics = trained(GRPO(network=network, lr=1e-3, kl_coef=0.01), 3, 64, cloned)
-    assert metrics["success_sum"] / metrics["episodes"] > 0.7 and metrics["kl"] < 0.5
-    _, metrics = trained(ja.learners.LEARNERS["ppo"](network=network, lr=1e-4, kl_coef=0.1), 2, 64, cloned)
-    assert metrics["success_sum"] / metrics["episodes"] > 0.5 and metrics["kl"] < 0.5
+    cloned, metrics = trained(BC(network=network, lr=1e-2, demonstrator="sft", num_minibatches=8), 40, 64)
+    assert metrics["accuracy"] > 0.5  # at random 0.07
+    _, compared = trained(GRPO(network=network, kl_coef=0.01, num_minibatches=1), 2, 32, cloned)
+    _, policed = trained(ja.PPO(network=network, lr=1e-4, kl_coef=0.1, num_minibatches=1), 2, 32, cloned)
+    for found in (compared, policed):
+        assert found["success_sum"] / found["episodes"] > 0.2 and 0 <= found["kl"] < 0.5

@@ -53,8 +53,11 @@ class Cache(NamedTuple):
 def empty_cache(space: Space, size: Size, num_rows: int) -> Cache:
     """Before the first token of an episode. A step's own tokens never push out what they attend to."""
     slots = size.context + (_num_tokens(space) if is_token_stream(space) else 1)
-    empty = jnp.zeros((num_rows, slots, size.width), size.dtype)
-    return Cache((empty,) * size.layers, (empty,) * size.layers, jnp.zeros(num_rows, jnp.int32))
+
+    def empty() -> tuple[jax.Array, ...]:
+        return tuple(jnp.zeros((num_rows, slots, size.width), size.dtype) for _ in range(size.layers))
+
+    return Cache(empty(), empty(), jnp.zeros(num_rows, jnp.int32))
 
 
 class Layout(NamedTuple):
