@@ -1,59 +1,33 @@
 """ArgFill by hand: what calls pay, what the faults answer, and who gets over them."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
 from jaxagent.envs.tools.arg_fill import NONE, PERMANENT, RATE_LIMIT, TRANSIENT
-from jaxagent.planners.scripted import scripted
 
 SUBMIT, WAIT, SWITCH, ASK = (4, 0), (5, 0), (6, 0), (7, 0)
 TARGET = (7, 6, 3, 1)
 RIGHT = list(enumerate(TARGET))  # the four calls that set it
 
 
-@functools.cache
-def _evaluated(script, num_episodes):
-    env, _ = ja.make("ArgFill-v0")
-    policy = scripted(env, script)
-    return jax.jit(lambda key, params: evaluation.evaluate(env, params, policy, None, key, num_episodes=num_episodes))
-
-
-@functools.cache
-def _step():
-    return jax.jit(ja.make("ArgFill-v0")[0].step)
-
-
 def results(script, *, num_episodes=2048, **params):
-    _, given = ja.make("ArgFill-v0", params=params)
-    return jax.device_get(_evaluated(script, num_episodes)(jax.random.key(0), given))
+    return toolplay.results(*ja.make("ArgFill-v0", params=params), script, num_episodes=num_episodes)
 
 
 def play(calls, *, fault=NONE, delay=2, untold=(), **params):
-    """Rewards, infos and words of calls, (operation, argument) each."""
-    env, given = ja.make("ArgFill-v0", params=params)
-    _, state = env.reset(jax.random.key(0), given)
-    world = state.world._replace(
-        target=jnp.array(TARGET),
-        untold=jnp.isin(jnp.arange(4), jnp.array(untold, int)),
-        fault=jnp.int32(fault),
-        delay=jnp.int32(delay),
-        left=jnp.int32(delay if fault in (TRANSIENT, RATE_LIMIT) else 0),
-    )
-    state = state._replace(world=world)
-    rewards, infos, words = [], [], []
-    for operation, argument in calls:
-        action = env.calls.number(jnp.int32(operation), jnp.int32(argument))
-        obs, state, reward, terminated, _, info = _step()(jax.random.key(0), state, action, given)
-        rewards.append(float(reward))
-        infos.append(info | {"terminated": bool(terminated)})
-        words.append(" ".join(env.vocabulary[token] for token in obs["tokens"] if token))
-    return np.array(rewards), infos, words
+    """Rewards, infos and words of calls."""
+    world = {
+        "target": jnp.array(TARGET),
+        "untold": jnp.isin(jnp.arange(4), jnp.array(untold, int)),
+        "fault": jnp.int32(fault),
+        "delay": jnp.int32(delay),
+        "left": jnp.int32(delay if fault in (TRANSIENT, RATE_LIMIT) else 0),
+    }
+    return toolplay.play(*ja.make("ArgFill-v0", params=params), calls, world)
 
 
 def test_four_values_and_a_submission():

@@ -1,17 +1,15 @@
 """CodeFix by hand: what mending pays, what mending the tests pays, and which version of the reward tells them apart."""
 
-import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
 from jaxagent.envs.tools.code_fix import modulo_13, results_of
-from jaxagent.planners.scripted import scripted
 
 RUN, SUBMIT = (6, 0), (9, 0)
 ADD, DOUBLE, NOTHING = 0, 1, 4  # steps
@@ -34,39 +32,16 @@ def hardcode(test):
     return 8, test
 
 
-@functools.cache
-def _evaluated(script, num_episodes):
-    env, _ = ja.make("CodeFix-v0")
-    policy = scripted(env, script)
-    return jax.jit(lambda key, params: evaluation.evaluate(env, params, policy, None, key, num_episodes=num_episodes))
-
-
-@functools.cache
-def _step():
-    return jax.jit(ja.make("CodeFix-v0")[0].step)
-
-
 def results(script, *, num_episodes=1024, second_bug_probability=0.0, **params):
-    _, given = ja.make("CodeFix-v0", params=params | {"second_bug_probability": second_bug_probability})
-    return jax.device_get(_evaluated(script, num_episodes)(jax.random.key(0), given))
+    params |= {"second_bug_probability": second_bug_probability}
+    return toolplay.results(*ja.make("CodeFix-v0", params=params), script, num_episodes=num_episodes)
 
 
 def play(calls, *, wrong=ADD, **params):
     """Rewards, infos and words of calls, where nothing is to be done and the first step does something."""
-    env, given = ja.make("CodeFix-v0", params=params)
-    _, state = env.reset(jax.random.key(0), given)
-    nothing = jnp.full(6, NOTHING, jnp.int32)
-    truth = jnp.arange(13, dtype=jnp.int32)
-    world = state.world._replace(program=nothing.at[0].set(wrong), meant=nothing, truth=truth, expected=truth[:4])
-    state = state._replace(world=world)
-    rewards, infos, words = [], [], []
-    for operation, argument in calls:
-        action = env.calls.number(jnp.int32(operation), jnp.int32(argument))
-        obs, state, reward, terminated, _, info = _step()(jax.random.key(0), state, action, given)
-        rewards.append(float(reward))
-        infos.append(info | {"terminated": bool(terminated)})
-        words.append(" ".join(env.vocabulary[token] for token in obs["tokens"] if token))
-    return np.array(rewards), infos, words
+    nothing, truth = jnp.full(6, NOTHING, jnp.int32), jnp.arange(13, dtype=jnp.int32)
+    world = {"program": nothing.at[0].set(wrong), "meant": nothing, "truth": truth, "expected": truth[:4]}
+    return toolplay.play(*ja.make("CodeFix-v0", params=params), calls, world)
 
 
 def test_one_edit():

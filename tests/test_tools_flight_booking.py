@@ -1,59 +1,36 @@
 """FlightBooking by hand: the ten actions, what they pay by each reward, and what a wrong one does."""
 
-import functools
 from math import comb
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
-from jaxagent.planners.scripted import scripted
 
 OPEN, SEARCH, PASSENGER, PAY, CONFIRM, BACK = ((operation, 0) for operation in (0, 2, 5, 6, 7, 8))
 ASKED = (3, 5, 1, 2, 1)  # origin, destination, day, offer, seat
 TEN = [OPEN, (1, 3), (1, 5), (1, 1), SEARCH, (3, 2), (4, 1), PASSENGER, PAY, CONFIRM]
 
 
-@functools.cache
-def _evaluated(script, num_episodes):
-    env, _ = ja.make("FlightBooking-v0")
-    policy = scripted(env, script)
-    return jax.jit(lambda key, params: evaluation.evaluate(env, params, policy, None, key, num_episodes=num_episodes))
-
-
-@functools.cache
-def _step():
-    return jax.jit(ja.make("FlightBooking-v0")[0].step)
-
-
 def results(script, *, num_episodes=512, **params):
-    _, given = ja.make("FlightBooking-v0", params=params)
-    return jax.device_get(_evaluated(script, num_episodes)(jax.random.key(0), given))
+    return toolplay.results(*ja.make("FlightBooking-v0", params=params), script, num_episodes=num_episodes)
 
 
 def play(calls, **params):
-    """Rewards, infos and words of calls, (operation, argument) each, where ASKED is asked for: an evening."""
+    """Rewards, infos and words of calls, where ASKED is asked for: an evening."""
     env, given = ja.make("FlightBooking-v0", params=params)
-    _, state = env.reset(jax.random.key(0), given)
-    world = state.world._replace(
-        asked=jnp.array(ASKED),
-        chosen=jnp.where(state.world.chosen < 0, -1, jnp.array(ASKED)),
-        evening=jnp.bool_(True),
-        prices=jnp.array([0, 3, 1, 2]),
-        evenings=jnp.array([False, True, True, True]),
-    )
-    state = state._replace(world=world)
-    rewards, infos, words = [], [], []
-    for operation, argument in calls:
-        action = env.calls.number(jnp.int32(operation), jnp.int32(argument))
-        obs, state, reward, terminated, _, info = _step()(jax.random.key(0), state, action, given)
-        rewards.append(float(reward))
-        infos.append(info | {"terminated": bool(terminated), "stage": int(state.world.stage)})
-        words.append(" ".join(env.vocabulary[token] for token in obs["tokens"] if token))
-    return np.array(rewards), infos, words
+    chosen = env.reset(jax.random.key(0), given)[1].world.chosen  # what the stage that it starts at implies
+    world = {
+        "asked": jnp.array(ASKED),
+        "chosen": jnp.where(chosen < 0, -1, jnp.array(ASKED)),
+        "evening": jnp.bool_(True),
+        "prices": jnp.array([0, 3, 1, 2]),
+        "evenings": jnp.array([False, True, True, True]),
+    }
+    return toolplay.play(env, given, calls, world)
 
 
 def test_ten_actions_and_one_reward():
@@ -108,7 +85,7 @@ def test_a_wrong_value_is_taken_and_makes_a_wrong_booking(place, instead):
 def test_what_a_wrong_action_does(wrong, stage):
     """Paying before the search; and going back, or anything but opening, at the start."""
     _, infos, words = play([BACK, PAY, *TEN[:4], PAY], wrong=wrong)
-    assert [info["stage"] for info in infos] == [0, 0, 1, 2, 3, 4, stage]
+    assert [int(info["world"].stage) for info in infos] == [0, 0, 1, 2, 3, 4, stage]
     assert words[0] == "back wrong page_0" and words[-1] == f"pay wrong page_{stage}"
     assert infos[-1]["totals"]["errors"] == 3 and infos[-1]["totals"]["redundant"] == 0
 

@@ -1,50 +1,31 @@
 """Retrieval by hand: what reading pays, and what asking again is good for."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
-from jaxagent.planners.scripted import scripted
 
 CALL = 0.1 / 8
 PLAIN = {"step_weight": 0.0}  # turns are free here
 
 
 ENV, PARAMS = ja.make("Retrieval-v0", params=PLAIN)
-STEP = jax.jit(ENV.step)
-
-
-@functools.cache
-def player(script):
-    policy = scripted(ENV, script)
-    return jax.jit(lambda key, params: evaluation.evaluate(ENV, params, policy, None, key, num_episodes=1000))
 
 
 def results(script, **params):
-    return jax.device_get(player(script)(jax.random.key(0), PARAMS.replace(**params)))
+    return toolplay.results(ENV, PARAMS.replace(**params), script, num_episodes=1000)
 
 
 def play(calls, *, topic=15, facts=(6, 5), missed=(0,), **params):
-    """Reward, last info and words of calls, "operation argument" each, where the k-th query misses `missed[k]`."""
-    env, given = ENV, PARAMS.replace(**params)
-    _, state = env.reset(jax.random.key(0), given)
+    """Reward, last info and words of calls, where the k-th query misses `missed[k]`."""
     missed = jnp.zeros(12, jnp.int32).at[: len(missed)].set(jnp.array(missed))
-    world = state.world._replace(topic=jnp.int32(topic), facts=jnp.array(facts), missed=missed)
-    state, total, words = state._replace(world=world), 0.0, []
-    assert env.vocabulary[int(env.world.task(world)[0])] == f"topic_{topic}"
-    for call in calls:
-        name, _, argument = call.partition(" ")
-        number = [operation.name for operation in env.world.operations].index(name)
-        action = env.calls.first[number] + (env.world.operations[number].arguments.index(argument) if argument else 0)
-        obs, state, reward, _, _, info = STEP(jax.random.key(0), state, jnp.int32(action), given)
-        total += float(reward)
-        words.append(" ".join(env.vocabulary[token] for token in obs["tokens"] if token))
-    return total, info, words
+    world = {"topic": jnp.int32(topic), "facts": jnp.array(facts), "missed": missed}
+    rewards, infos, words = toolplay.play(ENV, PARAMS.replace(**params), calls, world)
+    assert ENV.vocabulary[int(ENV.world.task(infos[0]["world"])[0])] == f"topic_{topic}"
+    return rewards.sum(), infos[-1], words
 
 
 def test_a_good_query_and_the_right_answer():

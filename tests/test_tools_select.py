@@ -1,37 +1,23 @@
 """ToolSelect by hand: what calls pay, and how many there are."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
-from jaxagent.planners.scripted import scripted
 
 DOCUMENT = {"tool_weight": 0.1, "arguments_weight": 0.05, "step_weight": 0.0}  # a bonus for every call
 
 
-def results(script, *, params=None, num_episodes=512, **options):
-    env, given = ja.make("ToolSelect-v0", params=params or {}, **options)
-    policy = scripted(env, script)
-    play = jax.jit(lambda key: evaluation.evaluate(env, given, policy, None, key, num_episodes=num_episodes))
-    return jax.device_get(play(jax.random.key(0)))
+def results(script, *, params=None, **options):
+    return toolplay.results(*ja.make("ToolSelect-v0", params=params or {}, **options), script)
 
 
 def play(calls, *, params=None, needed=(0, 1, 4, 5)):
-    """Rewards and infos of calls, (operation, argument) each, where these facts are needed."""
-    env, given = ja.make("ToolSelect-v0", params=params or {})
-    _, state = env.reset(jax.random.key(0), given)
-    state = state._replace(world=state.world._replace(needed=jnp.zeros(8, bool).at[jnp.array(needed)].set(True)))
-    rewards, infos, words = [], [], []
-    for operation, argument in calls:
-        action = env.calls.number(jnp.int32(operation), jnp.int32(argument))
-        obs, state, reward, terminated, _, info = env.step(jax.random.key(0), state, action, given)
-        rewards.append(float(reward))
-        infos.append(info | {"terminated": bool(terminated)})
-        words.append(" ".join(env.vocabulary[token] for token in obs["tokens"] if token))
-    return np.array(rewards), infos, words
+    """Rewards, infos and words of calls, where these facts are needed."""
+    needed = jnp.zeros(8, bool).at[jnp.array(needed)].set(True)
+    return toolplay.play(*ja.make("ToolSelect-v0", params=params or {}), calls, {"needed": needed})
 
 
 LOGIN, LOOKUP, ANSWER = (0, 0), (1, 0), (4, 0)

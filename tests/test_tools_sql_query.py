@@ -4,26 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
 from jaxagent.envs.tools.sql_query import SIZES, _results, _rows
-from jaxagent.planners.scripted import scripted
 
 PLAIN = {"step_weight": 0.0}
 FULL = 0.1 * 16 / 48  # the price of reading a table
 
 
 ENV, PARAMS = ja.make("SqlQuery-v0", params=PLAIN)
-STEP = jax.jit(ENV.step)
 RESET = jax.jit(ENV.reset)
 
 
 def results(script):
-    env, params = ja.make("SqlQuery-v0")
-    policy = scripted(env, script)
-    play = jax.jit(lambda key: evaluation.evaluate(env, params, policy, None, key, num_episodes=512))
-    return jax.device_get(play(jax.random.key(0)))
+    return toolplay.results(*ja.make("SqlQuery-v0"), script)
 
 
 def stored(values):
@@ -56,19 +51,11 @@ def executed(tables, query):
 
 
 def play(calls, *, values, gold, indexed=(0, 0, 0)):
-    """Rewards, last info and words of calls, "operation argument" each."""
-    env, (_, state) = ENV, RESET(jax.random.key(0), PARAMS)
+    """Rewards, last info and words of calls."""
     expected = jnp.array([executed(tables, gold) for tables in values])
-    world = state.world._replace(databases=stored(values), gold=jnp.array(gold), results=expected, indexed=jnp.array(indexed))
-    state, rewards, words = state._replace(world=world), [], []
-    for call in calls:
-        name, _, argument = call.partition(" ")
-        number = [operation.name for operation in env.world.operations].index(name)
-        action = env.calls.first[number] + (env.world.operations[number].arguments.index(argument) if argument else 0)
-        obs, state, reward, _, _, info = STEP(jax.random.key(0), state, jnp.int32(action), PARAMS)
-        rewards.append(float(reward))
-        words.append(" ".join(env.vocabulary[token] for token in obs["tokens"] if token))
-    return np.array(rewards), info, words
+    world = {"databases": stored(values), "gold": jnp.array(gold), "results": expected, "indexed": jnp.array(indexed)}
+    rewards, infos, words = toolplay.play(ENV, PARAMS, calls, world)
+    return rewards, infos[-1], words
 
 
 VALUES = np.stack([np.arange(12 * 16).reshape(3, 4, 16) * (3 + 2 * d) // (1 + d) % 8 for d in range(5)])

@@ -1,30 +1,20 @@
 """TidyDesk by hand: what each version pays for, and where its fault is."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toolplay
 
 import jaxagent as ja
-from jaxagent import evaluation
 from jaxagent.envs.tools.tidy_desk import VERSIONS, tidy_desk
-from jaxagent.planners.scripted import scripted
 
 ENV, DEFAULT = ja.make("TidyDesk-v0")
 PARAMS = {version: ja.make("TidyDesk-v0", version=version)[1] for version in VERSIONS}
-STEP = jax.jit(ENV.step)
-
-
-@functools.cache
-def player(script, version="v1"):
-    policy = scripted(tidy_desk(version=version), script)
-    return jax.jit(lambda params, key: evaluation.evaluate(ENV, params, policy, None, key, num_episodes=512))
 
 
 def results(script, params, version="v1"):
-    return jax.device_get(player(script, version)(params, jax.random.key(0)))
+    return toolplay.results(tidy_desk(version=version), params, script)
 
 
 def play(calls, params=DEFAULT, *, patience=9, likely_is_right=False):
@@ -34,31 +24,22 @@ def play(calls, params=DEFAULT, *, patience=9, likely_is_right=False):
     zone_1  thing 2  thing 3       things 3, 4, 5 belong to zones 1, 2, 0, and are likely to belong to the one before
     zone_2  thing 4  thing 5       the agent starts at thing 0
     """
-    _, state = ENV.reset(jax.random.key(0), params)
     belongs = jnp.array([0, 1, 2, 1, 2, 0])
-    world = state.world._replace(
-        agent=jnp.int32(7),
-        cell=jnp.array([7, 8, 12, 13, 17, 18]),
-        zone=jnp.array([6, 11, 16]),
-        belongs=belongs,
-        told=belongs if likely_is_right else jnp.array([0, 1, 2, 0, 1, 2]),
-        clear=jnp.arange(6) < 3,
-        patience=jnp.full(6, patience),
-    )
-    state, rewards, infos, words = state._replace(world=world), [], [], []
-    said = [ENV.vocabulary[token] for token in ENV.world.task(world)]
+    world = {
+        "agent": jnp.int32(7),
+        "cell": jnp.array([7, 8, 12, 13, 17, 18]),
+        "zone": jnp.array([6, 11, 16]),
+        "belongs": belongs,
+        "told": belongs if likely_is_right else jnp.array([0, 1, 2, 0, 1, 2]),
+        "clear": jnp.arange(6) < 3,
+        "patience": jnp.full(6, patience),
+    }
+    rewards, infos, words = toolplay.play(ENV, params, calls, world)
     if not likely_is_right:
+        begun = ENV.reset(jax.random.key(0), params)[1].world._replace(**world)
         desk = "zone_0 clear_0 clear_1 zone_1 clear_2 likely_0 zone_2 likely_1 likely_2 cell_7"
-        assert said == desk.split(), "the inner cells in order, and the agent's"
-    for call in calls:
-        name, _, argument = call.partition(" ")
-        number = [operation.name for operation in ENV.world.operations].index(name)
-        action = ENV.calls.first[number] + (ENV.world.operations[number].arguments.index(argument) if argument else 0)
-        obs, state, reward, _, _, info = STEP(jax.random.key(0), state, jnp.int32(action), params)
-        rewards.append(float(reward))
-        infos.append(info)
-        words.append(" ".join(ENV.vocabulary[token] for token in obs["tokens"] if token))
-    return np.array(rewards), infos, words
+        assert toolplay.said(ENV, ENV.world.task(begun)) == desk, "the inner cells in order, and the agent's"
+    return rewards, infos, words
 
 
 UP, DOWN, LEFT, RIGHT = (f"move {way}" for way in ("up", "down", "left", "right"))
@@ -191,7 +172,7 @@ def test_v4_pays_what_is_wanted():
 
 def test_all_versions_run_in_one_program():
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *PARAMS.values())
-    together = jax.device_get(jax.vmap(player("optimal"), in_axes=(0, None))(stacked, jax.random.key(0)))
+    together = jax.device_get(jax.vmap(toolplay.player(ENV, "optimal"), in_axes=(None, 0))(jax.random.key(0), stacked))
     for i, params in enumerate(PARAMS.values()):
         alone = results("optimal", params)
         np.testing.assert_array_equal(together.length[i], alone.length)
