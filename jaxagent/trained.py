@@ -11,6 +11,7 @@ from jaxagent.envs.base import Environment
 from jaxagent.errors import UsageError
 from jaxagent.loop import Program
 from jaxagent.rundir import find
+from jaxagent.train import Trainer
 from jaxagent.types import Agent, Policy, PyTree
 
 
@@ -35,7 +36,19 @@ def load(run: str | Path, *, step: int | None = None, seed_index: int = 0) -> Lo
       UsageError: no run, or no such seed.
       CheckpointError: no such checkpoint, or none that is sound.
     """
-    directory = find(Path(run))
+    trainer, learner = _restored(Path(run), step, seed_index)
+    return Loaded(trainer.env, trainer.params, trainer.learner.policy(greedy=True), trainer.learner.agent(learner))
+
+
+def network_params(run: Path) -> PyTree:
+    """The network's parameters that another run can begin with (`warm_start`); of several seeds the first's. See `load`."""
+    trainer, learner = _restored(run, None, 0)
+    return trainer.learner.network_params(learner)
+
+
+def _restored(run: Path, step: int | None, seed_index: int) -> tuple[Trainer, PyTree]:
+    """The trainer of a run, and its learner's state."""
+    directory = find(run)
     settings = config.read(directory.config)
     if not 0 <= seed_index < settings.num_seeds:
         raise UsageError(f"seed_index: expected 0 <= seed_index < {settings.num_seeds}, got {seed_index}")
@@ -46,4 +59,4 @@ def load(run: str | Path, *, step: int | None = None, seed_index: int = 0) -> Lo
     trainer, learner = restored["trainer"], restored["state"].learner
     if settings.num_seeds > 1:
         learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[seed_index]), learner)
-    return Loaded(trainer.env, trainer.params, trainer.learner.policy(greedy=True), trainer.learner.agent(learner))
+    return trainer, learner

@@ -15,7 +15,7 @@ import pytest
 import tiny as tiny_config
 
 import jaxagent as package
-from jaxagent import cli, commands, doctor, schema
+from jaxagent import cli, commands, config, doctor, schema
 from jaxagent.commands import lists
 from jaxagent.envs import registry
 
@@ -306,6 +306,19 @@ def test_seeds_side_by_side(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_warm_start(run: Path, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "warm"
     assert cli.main(["train", str(tiny), "--out", str(path), "--init-from", str(run), "--train.num_updates", "1"]) == 0
+    tools = {"env": {"name": "ToolSelect-v0"}, "train": {"num_envs": 4, "num_steps": 24, "num_updates": 1, "eval_episodes": 2}}
+    begins = None
+    for learner, network in (
+        ({"name": "bc", "demonstrator": "sft", "held_out": 0.25, "num_minibatches": 1}, {"shared": False}),
+        ({"name": "grpo", "group_size": 2, "num_minibatches": 1, "kl_coef": 0.1, "lag": 1}, {"shared": False, "critic": False}),
+        ({"name": "rejection", "group_size": 2}, {"shared": False, "critic": False}),
+    ):  # each goes on from the one before
+        network = {"torso": "bag", "hidden": [4], **network}
+        (tmp_path / "tools.toml").write_text(config.to_toml(tools | {"learner": learner, "network": network}))
+        out = tmp_path / learner["name"]
+        begin = [] if begins is None else ["--init-from", str(begins)]
+        assert cli.main(["train", str(tmp_path / "tools.toml"), "--out", str(out), *begin]) == 0
+        begins = out
     other = ["train", str(tiny), "--out", str(tmp_path / "other"), "--init-from", str(run), "--network.hidden", "[4]"]
     assert cli.main(other) == 2
     assert not (tmp_path / "other").exists()

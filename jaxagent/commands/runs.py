@@ -239,7 +239,9 @@ def _warm_start(settings: "Config", trainer: "Trainer") -> Any:
         return None
     import jax
 
-    params = _loaded(Path(settings.init_from)).agent.params
+    from jaxagent import trained
+
+    params = trained.network_params(Path(settings.init_from))
     try:
         jax.eval_shape(lambda key: trainer.init(key, warm_start=params), jax.random.key(0))
     except ValueError as error:

@@ -145,6 +145,10 @@ class BC:
         """What acting reads of the state: the parameters."""
         return state.params if state.best is None else state.best.params
 
+    def network_params(self, state: BCState) -> PyTree:
+        """The network's parameters, for another run to begin with."""
+        return self.agent(state)
+
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest.
 

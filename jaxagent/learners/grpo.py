@@ -166,6 +166,10 @@ class GRPO:
         """What acting reads of the state: parameters, `lag` updates old."""
         return state.params if state.acting is None else jax.tree.map(lambda x: x[0], state.acting)
 
+    def network_params(self, state: GRPOState) -> PyTree:
+        """The network's parameters, for another run to begin with."""
+        return state.params
+
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest.
 

@@ -171,6 +171,10 @@ class PPO:
         """What acting reads of the state."""
         return PPOAgent(state.params, state.observation_stats, state.reference)
 
+    def network_params(self, state: PPOState) -> PyTree:
+        """The network's parameters, for another run to begin with."""
+        return state.params
+
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest.
 

@@ -102,6 +102,10 @@ class Rejection:
         """What acting reads of the state: the parameters."""
         return state.params
 
+    def network_params(self, state: RejectionState) -> PyTree:
+        """The network's parameters, for another run to begin with."""
+        return state.params
+
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest."""
 
