@@ -281,38 +281,35 @@ def _scripted_rate(world: str, script: str, num_envs: int, num_steps: int = 64, 
     return num_envs * num_steps / float(np.median(seconds[1:]))
 
 
-def _acting(length: int = 64, num_rows: int = 64) -> dict[str, float]:
-    """Seconds of one decision after `length` tokens: with keys and values remembered, and with the whole prefix read again."""
+def _acting(length: int = 64, num_rows: int = 64) -> dict[str, Any]:
+    """Seconds of a decision after so many tokens, of which a step adds some: remembered, and with all of them read again."""
     env, _ = registry.make("ToolSelect-v0")
-    network = config.actor_critic(env.spec, torso="transformer", context=128)
+    network = config.actor_critic(env.spec, torso="transformer", context=length).clone(episode_tokens=length)
     params = network.initial_params(jax.random.key(0))
-    one = {"tokens": jnp.zeros((num_rows, 8), jnp.int32).at[:, 0].set(3), "num_tokens": jnp.ones(num_rows, jnp.int32)}
-    no, first = jnp.zeros(num_rows, bool), jnp.arange(length)[:, None] == jnp.zeros((1, num_rows), jnp.int32)
-    prefix = jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), one)
-
-    @partial(jax.jit, donate_argnums=0)
-    def remembered(carry: PyTree) -> PyTree:
-        return network.apply(params, carry, one, no)[:2]
-
-    @jax.jit
-    def again(prefix: PyTree) -> jax.Array:
-        return network.clone(episode_tokens=length).apply(params, prefix, first, method="episodes")[0][-1]
-
-    carry, seconds = network.initial_carry(num_rows), {"remembered": [], "again": []}
-    for _ in range(length):
-        carry, logits = remembered(carry)
-    for _ in range(40):
-        began = time.perf_counter()
-        carry, logits = remembered(carry)
-        jax.block_until_ready(logits)
-        seconds["remembered"].append(time.perf_counter() - began)
-        began = time.perf_counter()
-        jax.block_until_ready(again(prefix))
-        seconds["again"].append(time.perf_counter() - began)
-    medians = {name: float(np.median(values[3:])) for name, values in seconds.items()}
-    ratio = medians["again"] / medians["remembered"]
-    print(f"a decision at {length} tokens, {num_rows} rows: {medians}, {ratio:.1f} times", flush=True)
-    return medians | {"ratio": ratio}
+    found = {}
+    for added in (1, 2, 3):
+        tokens = jnp.where(jnp.arange(8) < added, 3, 0)
+        one = {"tokens": jnp.tile(tokens, (num_rows, 1)), "num_tokens": jnp.full(num_rows, added)}
+        no, steps = jnp.zeros(num_rows, bool), length // added
+        first = jnp.arange(steps)[:, None] == jnp.zeros((1, num_rows), jnp.int32)
+        prefix = jax.tree.map(lambda x, steps=steps: jnp.broadcast_to(x, (steps, *x.shape)), one)
+        remembered = jax.jit(lambda carry, one=one, no=no: network.apply(params, carry, one, no)[:2], donate_argnums=0)
+        again = jax.jit(lambda prefix, first=first: network.apply(params, prefix, first, method="episodes")[0][-1])
+        carry, seconds = network.initial_carry(num_rows), {"remembered": [], "again": []}
+        for _ in range(steps):
+            carry, logits = remembered(carry)
+        for _ in range(60):
+            began = time.perf_counter()
+            carry, logits = remembered(carry)
+            jax.block_until_ready(logits)
+            seconds["remembered"].append(time.perf_counter() - began)
+            began = time.perf_counter()
+            jax.block_until_ready(again(prefix))
+            seconds["again"].append(time.perf_counter() - began)
+        medians = {name: float(np.median(values[5:])) for name, values in seconds.items()}
+        found[f"{added} tokens a step"] = medians | {"ratio": medians["again"] / medians["remembered"]}
+        print(f"a decision at {length} tokens, {added} a step, {num_rows} rows: {found[f'{added} tokens a step']}", flush=True)
+    return found
 
 
 def main() -> None:

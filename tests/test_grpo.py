@@ -346,13 +346,13 @@ def test_gradients_of_the_estimators():
 
 
 def test_the_coefficient_follows_the_divergence():
-    """Twice the target: +0.5 x 0.2. A tenth beyond it: +0.5 x 0.1. Half of it: -0.5 x 0.2. Never beyond 1."""
+    """Twice the target: +0.5 x 0.2. A tenth beyond it: +0.5 x 0.1. Half of it: -0.5 x 0.2. Never beyond 10."""
     coef, seen = jnp.float32(0.1), []
     for found in (0.2, 0.11, 0.05):
         coef = kl.adapted(coef, jnp.float32(found), 0.1)
         seen.append(float(coef))
     assert seen == pytest.approx([0.11, 0.11 * 1.05, 0.11 * 1.05 * 0.9], rel=1e-5)
-    assert float(kl.adapted(jnp.float32(1.0), jnp.float32(9.0), 0.1)) == 1.0
+    assert float(kl.adapted(jnp.float32(10.0), jnp.float32(9.0), 0.1)) == 10.0
 
 
 def test_the_reference_is_refreshed_when_it_is_due():

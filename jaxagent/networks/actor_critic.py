@@ -35,6 +35,11 @@ class Encoder(nn.Module):
         features = self.torso(rows).reshape(*is_first.shape, -1)
         return self.gru(carry, features, is_first) if self.memory else (carry, features)
 
+    def act(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, jax.Array]:
+        """One step, leaves [B, ...]."""
+        carry, features = self(carry, *jax.tree.map(lambda x: x[None], (observation, is_first)))
+        return carry, features[0]
+
 
 def initial_memory(width: int, num_rows: int) -> Carry:
     """Of a GRU, [N, H]; empty without one."""
@@ -94,9 +99,10 @@ class ActorCritic(nn.Module):
         Returns:
           The next carry, what `ops.distributions.from_action_space` takes, and values [B].
         """
-        one_step = jax.tree.map(lambda x: x[None], (observation, is_first))
-        carry, action_params, value = self.sequence(carry, *one_step)
-        return carry, jax.tree.map(lambda x: x[0], action_params), value[0]
+        carries, features = zip(
+            *(e.act(c, observation, is_first) for e, c in zip(self.encoders, carry, strict=True)), strict=True
+        )
+        return carries, *self._heads(features)
 
     def sequence(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, PyTree, jax.Array]:
         """The same for consecutive steps [T, B, ...], from the carry before the first of them."""

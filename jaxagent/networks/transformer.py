@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from jaxagent.networks.layers import Dense, Embedding
@@ -117,10 +118,41 @@ class Transformer(nn.Module):
         x, counts = self._embedded(observation, is_first)
         start = jnp.zeros(is_first.shape[1], jnp.int32) if carry is None else carry.length
         x, layout = _arranged(x, counts, is_first, start, num_tokens)
+        carry, features = self._attended(carry, x, layout)
+        return carry, jnp.swapaxes(features, 0, 1)
+
+    def act(self, carry: Cache, observation: PyTree, is_first: jax.Array) -> tuple[Cache, jax.Array]:
+        """One step, leaves [B, ...], a token after the other: as many as any row has, where `__call__` reads K of each row.
+
+        Not differentiable. Returns the memory and features [B, D].
+        """
+        if not is_token_stream(self.space) or self.is_initializing():
+            carry_after, features = self(carry, *jax.tree.map(lambda x: x[None], (observation, is_first)))
+            assert carry_after is not None
+            return carry_after, features[0]
+        x, counts = self.embedding(observation["tokens"]), jnp.asarray(observation["num_tokens"], jnp.int32)
+        zero = jnp.zeros((is_first.shape[0], 1), jnp.int32)
+
+        def read(network: "Transformer", loop: tuple[jax.Array, Cache, jax.Array]) -> tuple[jax.Array, Cache, jax.Array]:
+            place, cache, features = loop
+            counted = place < counts
+            layout = Layout(cache.length[:, None], zero, counted[:, None], zero, cache.length + counted)
+            cache_after, found = network._attended(cache, jax.lax.dynamic_slice_in_dim(x, place, 1, axis=1), layout)
+            assert cache_after is not None
+            return place + 1, cache_after, jnp.where(counted[:, None], found[:, 0], features)
+
+        begun = carry._replace(length=jnp.where(is_first, 0, carry.length))
+        loop = jnp.int32(0), begun, jnp.zeros((is_first.shape[0], self.size.width), jnp.float32)
+        most = jnp.max(counts)
+        _, carry, features = nn.while_loop(lambda network, loop: loop[0] < most, read, self, loop)
+        return carry, features
+
+    def _attended(self, carry: Cache | None, x: jax.Array, layout: Layout) -> tuple[Cache | None, jax.Array]:
+        """Tokens [B, S, D] to the memory after them, and features [B, T, D] of each step."""
         seen = _mask(layout, layout.position, layout.episode, layout.valid, self.size.context)
         before = None
         if carry is not None:
-            slots = _slots(start, carry.keys[0].shape[1])
+            slots = _slots(carry.length, carry.keys[0].shape[1])
             before = _mask(layout, slots, jnp.zeros_like(slots), slots >= 0, self.size.context)
         keys, values = [], []
         for i, block in enumerate(self.blocks):
@@ -129,7 +161,7 @@ class Transformer(nn.Module):
             x, key, value = block(x, layout.position, seen, before, remembered, only)
             keys.append(key)
             values.append(value)
-        features = self.norm(jnp.swapaxes(x, 0, 1)).astype(jnp.float32)
+        features = self.norm(x).astype(jnp.float32)
         return None if carry is None else _remembered(carry, keys, values, layout), features
 
     def _embedded(self, observation: PyTree, is_first: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -171,11 +203,10 @@ class Block(nn.Module):
             before = None if before is None else jnp.take_along_axis(before, only[..., None], axis=1)
             position = jnp.take_along_axis(position, only, axis=1)
         query = _rotated(self._dense(size.width, 1.0, "query")(h), position, size.heads)
-        keys, values, mask = key, value, seen
+        sources = [(key, value, seen)]
         if remembered is not None and before is not None:
-            keys, values = (jnp.concatenate(pair, axis=1) for pair in ((remembered[0], key), (remembered[1], value)))
-            mask = jnp.concatenate([before, seen], axis=2)
-        attended = _attention(query, keys, values, mask, size.heads)
+            sources.append((*remembered, before))
+        attended = _attention(query, sources, size.heads)
         x = x + self._dense(size.width, small, "output")(attended)
         h = self._dense(4 * size.width, 2.0**0.5, "up")(RMSNorm(name="perceptron_norm")(x))
         return x + self._dense(size.width, small, "down")(nn.gelu(h)), key, value
@@ -194,12 +225,37 @@ class RMSNorm(nn.Module):
         return (wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-6) * scale).astype(x.dtype)
 
 
-def _attention(query: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array, heads: int) -> jax.Array:
-    """Each query [B, Q, D] reads the values [B, S, D] of the keys that its mask [B, Q, S] lets it see."""
-    q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in (query, keys, values))
-    scores = jnp.einsum("bqhd,bshd->bhqs", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
-    weights = jax.nn.softmax(jnp.where(mask[:, None], scores, jnp.finfo(jnp.float32).min), axis=-1).astype(v.dtype)
-    return jnp.einsum("bhqs,bshd->bqhd", weights, v).reshape(query.shape)
+def _attention(query: jax.Array, sources: list[tuple[jax.Array, jax.Array, jax.Array]], heads: int) -> jax.Array:
+    """Each query [B, Q, D] reads values [B, S, D] of the keys [B, S, D] that a mask [B, Q, S] lets it see.
+
+    There may be several such sources: the memory is read where it is, not copied beside what is new.
+    """
+    q = _by_head(query, heads)
+    scale, least = q.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min
+    products = [jnp.where(mask[:, None], _products(q, _by_head(keys, heads)) * scale, least) for keys, _, mask in sources]
+    weights = jax.nn.softmax(jnp.concatenate(products, axis=-1), axis=-1).astype(query.dtype)
+    ends = np.cumsum([product.shape[-1] for product in products])[:-1]
+    parts = zip(jnp.split(weights, ends, axis=-1), sources, strict=True)
+    read = [_sums(part, _by_head(values, heads)) for part, (_, values, _) in parts]
+    return sum(read[1:], read[0]).reshape(query.shape)
+
+
+def _by_head(x: jax.Array, heads: int) -> jax.Array:
+    return x.reshape(*x.shape[:2], heads, -1)
+
+
+def _products(q: jax.Array, k: jax.Array) -> jax.Array:
+    """float32 [B, H, Q, S]. Of a single query element by element: products of matrices would first turn the keys around."""
+    if q.shape[1] == 1:
+        return jnp.sum((q * k).astype(jnp.float32), axis=-1).swapaxes(1, 2)[:, :, None]
+    return jnp.einsum("bqhd,bshd->bhqs", q, k, preferred_element_type=jnp.float32)
+
+
+def _sums(weights: jax.Array, v: jax.Array) -> jax.Array:
+    """Values [B, S, H, d] weighted [B, H, Q, S], to [B, Q, H, d]."""
+    if weights.shape[2] == 1:
+        return jnp.sum(weights[:, :, 0].swapaxes(1, 2)[..., None] * v, axis=1, keepdims=True)
+    return jnp.einsum("bhqs,bshd->bqhd", weights, v)
 
 
 def _rotated(x: jax.Array, position: jax.Array, heads: int) -> jax.Array:

@@ -19,7 +19,7 @@ Estimator = Literal["exact", "k1", "k2", "k3"]
 ESTIMATORS = ("exact", "k1", "k2", "k3")
 _LARGEST_STEP = 0.2  # of kl / target - 1
 _RATE = 0.5  # so that one update changes the coefficient by a tenth at most
-_BOUNDS = (1e-4, 1.0)
+_BOUNDS = (1e-4, 10.0)
 
 
 def divergence(estimator: Estimator, policy: Distribution, reference: Distribution, action: PyTree) -> jax.Array:
@@ -45,7 +45,7 @@ def estimate(estimator: Estimator, log_ratio: jax.Array) -> jax.Array:
 def adapted(coef: jax.Array, kl: jax.Array, target: Scalar) -> jax.Array:
     """The coefficient after an update that had this divergence (Ziegler et al. 2019).
 
-    `coef * (1 + 0.5 * clip(kl / target - 1, -0.2, 0.2))`, within [1e-4, 1].
+    `coef * (1 + 0.5 * clip(kl / target - 1, -0.2, 0.2))`, within [1e-4, 10].
 
     Args:
       coef: scalar.
