@@ -131,15 +131,23 @@ class Transformer(nn.Module):
             assert carry_after is not None
             return carry_after, features[0]
         x, counts = self.embedding(observation["tokens"]), jnp.asarray(observation["num_tokens"], jnp.int32)
-        zero = jnp.zeros((is_first.shape[0], 1), jnp.int32)
+        num_slots, zero = carry.keys[0].shape[1], jnp.zeros((is_first.shape[0], 1), jnp.int32)
 
         def read(network: "Transformer", loop: tuple[jax.Array, Cache, jax.Array]) -> tuple[jax.Array, Cache, jax.Array]:
             place, cache, features = loop
             counted = place < counts
             layout = Layout(cache.length[:, None], zero, counted[:, None], zero, cache.length + counted)
-            cache_after, found = network._attended(cache, jax.lax.dynamic_slice_in_dim(x, place, 1, axis=1), layout)
-            assert cache_after is not None
-            return place + 1, cache_after, jnp.where(counted[:, None], found[:, 0], features)
+            slots = _slots(layout.length, num_slots)
+            seen = _mask(layout, slots, jnp.zeros_like(slots), slots >= 0, network.size.context)
+            slot = jnp.where(counted, cache.length % num_slots, num_slots)[:, None]
+            token, keys, values = jax.lax.dynamic_slice_in_dim(x, place, 1, axis=1), [], []
+            for block, *remembered in zip(network.blocks, cache.keys, cache.values, strict=True):
+                token, key, value = block(token, layout.position, seen, seen, (remembered[0], remembered[1]), None, slot)
+                keys.append(key)
+                values.append(value)
+            found = network.norm(token)[:, 0].astype(jnp.float32)
+            cache = Cache(tuple(keys), tuple(values), layout.length)
+            return place + 1, cache, jnp.where(counted[:, None], found, features)
 
         begun = carry._replace(length=jnp.where(is_first, 0, carry.length))
         loop = jnp.int32(0), begun, jnp.zeros((is_first.shape[0], self.size.width), jnp.float32)
@@ -187,10 +195,12 @@ class Block(nn.Module):
         before: jax.Array | None,
         remembered: tuple[jax.Array, jax.Array] | None,
         only: jax.Array | None,
+        slot: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Tokens [B, S, D] that attend to each other as `seen` [B, S, S] says, and to a memory as `before` [B, S, C] says.
 
-        Returns what comes of them, or `only` of those at [B, T], and their keys and values [B, S, D].
+        Returns what comes of them, or `only` of those at [B, T], and their keys and values [B, S, D]. With a `slot` [B, S] they
+        are first written into the memory, and read there alone; then the memory is returned instead.
         """
         size = self.size
         small = 1.0 / (2.0 * size.layers) ** 0.5  # keeps the sum of all layers' outputs of one size
@@ -205,7 +215,11 @@ class Block(nn.Module):
         query = _rotated(self._dense(size.width, 1.0, "query")(h), position, size.heads)
         sources = [(key, value, seen)]
         if remembered is not None and before is not None:
-            sources.append((*remembered, before))
+            if slot is not None:
+                key, value = (_written(old, new, slot) for old, new in zip(remembered, (key, value), strict=True))
+                sources = [(key, value, before)]
+            else:
+                sources.append((*remembered, before))
         attended = _attention(query, sources, size.heads)
         x = x + self._dense(size.width, small, "output")(attended)
         h = self._dense(4 * size.width, 2.0**0.5, "up")(RMSNorm(name="perceptron_norm")(x))
@@ -323,16 +337,16 @@ def _remembered(carry: Cache, keys: list[jax.Array], values: list[jax.Array], la
     last = layout.episode == jnp.max(layout.episode, axis=1, where=layout.valid, initial=0)[:, None]
     kept = layout.valid & last & (layout.position >= layout.length[:, None] - num_slots)
     slot = jnp.where(kept, layout.position % num_slots, num_slots)
-    rows = jnp.arange(slot.shape[0])[:, None]
-
-    def written(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[rows, slot].set(new.astype(old.dtype), mode="drop")
-
     return Cache(
-        tuple(written(old, new) for old, new in zip(carry.keys, keys, strict=True)),
-        tuple(written(old, new) for old, new in zip(carry.values, values, strict=True)),
+        tuple(_written(old, new, slot) for old, new in zip(carry.keys, keys, strict=True)),
+        tuple(_written(old, new, slot) for old, new in zip(carry.values, values, strict=True)),
         layout.length,
     )
+
+
+def _written(old: jax.Array, new: jax.Array, slot: jax.Array) -> jax.Array:
+    """A memory [B, C, D] with [B, S, D] in its slots [B, S]; those that are C are dropped."""
+    return old.at[jnp.arange(slot.shape[0])[:, None], slot].set(new.astype(old.dtype), mode="drop")
 
 
 def _tokens(space: Space) -> MultiDiscrete:
