@@ -3,7 +3,7 @@
 Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T / L * B` sequences.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from flax import struct
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.tools.base import SCRIPTS, ToolEnv
-from jaxagent.learners.common import action_distribution, check_batch, check_fields, check_recorded, cloning_loss, minimize
+from jaxagent.learners.common import actor, check_batch, check_fields, check_recorded, cloning_loss, initial_params, minimize
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch
 from jaxagent.ops.lanes import one_by_one_on_cpu
@@ -22,7 +22,7 @@ from jaxagent.ops.masked import mean_weights
 from jaxagent.ops.optimizer import adam_init
 from jaxagent.planners.expert import expert
 from jaxagent.planners.scripted import scripted
-from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, PyTree
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree
 
 DEMONSTRATORS = ("expert", "expert_view", *SCRIPTS)
 
@@ -136,8 +136,7 @@ class BC:
         """
         if reference is not None:
             raise ValueError("reference: expected None, since cloning keeps to no reference policy")
-        self.network.check_spec(spec)
-        initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
+        initial = initial_params(self.network, key, spec, params)
         best = None if self.held_out is None else Best(initial, jnp.float32(jnp.finfo(jnp.float32).max), jnp.int32(0))
         return BCState(initial, adam_init(initial), jnp.zeros((), jnp.int32), best)
 
@@ -155,14 +154,7 @@ class BC:
         `act` adds to the extras `carry`, the memory fed in, where sequences start inside a rollout.
         """
 
-        def act(agent: PyTree, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
-            output: Any = self.network.apply(agent, carry, inputs.observation, inputs.is_first)
-            memory, action_params, _ = output
-            distribution = action_distribution(self.network, action_params, inputs.observation)
-            extras = {"carry": carry} if self.sequence_length is not None else {}
-            return memory, distribution.mode() if greedy else distribution.sample(key), extras
-
-        return Policy(self.network.initial_carry, act)
+        return actor(self.network, greedy, lambda carry, *_: {"carry": carry} if self.sequence_length is not None else {})
 
     def update(self, state: BCState, batch: Batch, key: jax.Array) -> tuple[BCState, Metrics]:
         """`num_epochs` passes over a batch `[T, B]` of demonstrations, in minibatches drawn anew for each."""

@@ -15,7 +15,7 @@ from jaxagent.ops.distributions import Distribution, from_action_space
 from jaxagent.ops.kl import adapted
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_step, anneal
-from jaxagent.types import Box, DictSpace, Discrete, Metrics, PyTree, Space, Transition
+from jaxagent.types import Box, Carry, DictSpace, Discrete, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Space, Transition
 
 Loss = Callable[[PyTree, Any], tuple[jax.Array, Metrics]]  # of parameters and items [n, ...]
 
@@ -73,6 +73,34 @@ def check_fields(learner: Any) -> None:
     finals = [field for field in _RANGES if field.endswith("_final") and getattr(learner, field, None) is not None]
     if finals and learner.anneal_updates is None:
         raise ValueError(f"anneal_updates: expected a number of updates where {finals[0]} is set, got None")
+
+
+def initial_params(network: ActorCritic, key: jax.Array, spec: EnvSpec, given: PyTree) -> PyTree:
+    """Fresh parameters, or copies of those `given`.
+
+    Raises:
+      ValueError: the network is not for such an environment, or they are not for the network.
+    """
+    network.check_spec(spec)
+    return network.initial_params(key) if given is None else network.checked_params(given)
+
+
+def actor(
+    network: ActorCritic, greedy: bool, extras: Callable[[Carry, PyTree, Distribution, PyTree], dict[str, PyTree]]
+) -> Policy:
+    """A policy without a critic, whose agent is the network's parameters: samples actions, or takes the likeliest.
+
+    `extras` are told the memory before the step, the action's parameters, its distribution and the action.
+    """
+
+    def act(agent: PyTree, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
+        output: Any = network.apply(agent, carry, inputs.observation, inputs.is_first)
+        memory, action_params, _ = output
+        distribution = action_distribution(network, action_params, inputs.observation)
+        action = distribution.mode() if greedy else distribution.sample(key)
+        return memory, action, extras(carry, action_params, distribution, action)
+
+    return Policy(network.initial_carry, act)
 
 
 def reference_params(learner: Any, initial: PyTree, given: PyTree) -> PyTree:

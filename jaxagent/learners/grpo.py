@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagent.learners.common import action_distribution, check_fields, followed, minimize, reference_params
+from jaxagent.learners.common import (
+    action_distribution,
+    actor,
+    check_fields,
+    followed,
+    initial_params,
+    minimize,
+    reference_params,
+)
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, groups, kl
 from jaxagent.ops.distributions import Distribution
@@ -18,7 +26,7 @@ from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init
 from jaxagent.ops.policy_losses import clipped_importance, clipped_surrogate, kl_estimate, of_sequences
-from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Transition
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition
 
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "gspo", "cispo")
 
@@ -151,8 +159,7 @@ class GRPO:
         Raises:
           ValueError: the network is not for such an environment, or `params` or `reference` are not for the network.
         """
-        self.network.check_spec(spec)
-        initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
+        initial = initial_params(self.network, key, spec, params)
         return GRPOState(
             params=initial,
             optimizer=adam_init(initial),
@@ -176,17 +183,11 @@ class GRPO:
         `act` adds to the extras `log_prob` and `entropy`, and `action_params` where they are compared with a reference.
         """
 
-        def act(agent: PyTree, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
-            output: Any = self.network.apply(agent, carry, inputs.observation, inputs.is_first)
-            memory, action_params, _ = output
-            distribution = action_distribution(self.network, action_params, inputs.observation)
-            action = distribution.mode() if greedy else distribution.sample(key)
-            extras = {"log_prob": distribution.log_prob(action), "entropy": distribution.entropy()}
-            if self.kl_coef is not None:
-                extras["action_params"] = action_params
-            return memory, action, extras
+        def extras(carry: Carry, action_params: PyTree, distribution: Distribution, action: PyTree) -> dict[str, PyTree]:
+            found = {"log_prob": distribution.log_prob(action), "entropy": distribution.entropy()}
+            return found | ({} if self.kl_coef is None else {"action_params": action_params})
 
-        return Policy(self.network.initial_carry, act)
+        return actor(self.network, greedy, extras)
 
     def update(self, state: GRPOState, batch: Batch, key: jax.Array) -> tuple[GRPOState, Metrics]:
         """`num_epochs` passes over a batch `[T, B]` of whole episodes, in minibatches of episodes drawn anew for each."""

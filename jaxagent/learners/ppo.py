@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagent.learners.common import action_distribution, check_batch, check_fields, followed, minimize, reference_params
+from jaxagent.learners.common import (
+    action_distribution,
+    check_batch,
+    check_fields,
+    followed,
+    initial_params,
+    minimize,
+    reference_params,
+)
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch, running_stats
 from jaxagent.ops.distributions import Distribution
@@ -153,10 +161,9 @@ class PPO:
         Raises:
           ValueError: the network is not for such an environment, or `params` or `reference` are not for the network.
         """
-        self.network.check_spec(spec)
+        initial = initial_params(self.network, key, spec, params)
         observation = self.network.zero_observation()
         return_stats = running_stats.init(jnp.zeros(())) if self.normalize_reward else None
-        initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
         return PPOState(
             params=initial,
             optimizer=adam_init(initial),

@@ -3,19 +3,19 @@
 Letters: `T` time, `B` episodes, one a row, `G` episodes a group on one level, `k` of them kept.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagent.learners.common import action_distribution, check_fields, cloning_loss, minimize
+from jaxagent.learners.common import actor, check_fields, cloning_loss, initial_params, minimize
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights
 from jaxagent.ops.optimizer import adam_init
-from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PolicyInput, PyTree
+from jaxagent.types import Batch, EnvSpec, Metrics, Policy, PyTree
 
 
 class RejectionState(NamedTuple):
@@ -94,8 +94,7 @@ class Rejection:
         """
         if reference is not None:
             raise ValueError("reference: expected None, since rejection sampling keeps to no reference policy")
-        self.network.check_spec(spec)
-        initial = self.network.initial_params(key) if params is None else self.network.checked_params(params)
+        initial = initial_params(self.network, key, spec, params)
         return RejectionState(initial, adam_init(initial), jnp.zeros((), jnp.int32))
 
     def agent(self, state: RejectionState) -> PyTree:
@@ -109,13 +108,7 @@ class Rejection:
     def policy(self, greedy: bool = False) -> Policy:
         """Samples actions, or takes the likeliest."""
 
-        def act(agent: PyTree, carry: Carry, inputs: PolicyInput, key: jax.Array) -> tuple[Carry, PyTree, dict[str, PyTree]]:
-            output: Any = self.network.apply(agent, carry, inputs.observation, inputs.is_first)
-            memory, action_params, _ = output
-            distribution = action_distribution(self.network, action_params, inputs.observation)
-            return memory, distribution.mode() if greedy else distribution.sample(key), {}
-
-        return Policy(self.network.initial_carry, act)
+        return actor(self.network, greedy, lambda *_: {})
 
     def update(self, state: RejectionState, batch: Batch, key: jax.Array) -> tuple[RejectionState, Metrics]:
         """`num_epochs` passes over the best episodes of a batch `[T, B]`, in minibatches drawn anew for each."""

@@ -218,7 +218,7 @@ class Board:
         self._asked = 0
         self.widths: dict[int, int] = {}
         if sweep.plan.sampler == "tpe" or sweep.plan.optuna is not None:
-            optuna_study.library()  # before anything is written
+            optuna_study.imported()  # before anything is written
         for settings in sweep.settings():
             self._add(settings)
         for settings in sweep.extremes():

@@ -24,7 +24,7 @@ def ask(sweep: Sweep, told: Sequence[Told], count: int) -> list[dict[str, Any]]:
     Raises:
       UsageError: Optuna is not installed.
     """
-    optuna = library()
+    optuna = imported()
     sampler = optuna.samplers.TPESampler(seed=sweep.plan.sampler_seed + len(told), constant_liar=True, multivariate=True)
     study = optuna.create_study(direction=_direction(sweep), sampler=sampler)
     study.add_trials([_frozen(sweep, one) for one in told])
@@ -38,7 +38,7 @@ def mirror(sweep: Sweep, told: Sequence[Told]) -> None:
     Only sampled axes have a part in it.
     """
     try:
-        optuna = library()
+        optuna = imported()
         study = optuna.create_study(
             storage=_storage(str(sweep.plan.optuna)),
             study_name=sweep.name,
@@ -53,7 +53,7 @@ def mirror(sweep: Sweep, told: Sequence[Told]) -> None:
         _log.warning("the Optuna storage %s cannot be written and is behind: %s", sweep.plan.optuna, error)
 
 
-def library() -> Any:
+def imported() -> Any:
     """Optuna.
 
     Raises:
