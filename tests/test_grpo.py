@@ -60,7 +60,7 @@ def batch_of(grpo: GRPO, params: Any, *, returns=RETURNS, lengths=LENGTHS, seed:
 
 def loss_and_gradient(grpo: GRPO, state, batch: Batch, params: Any, rows=slice(None)):
     """Of the loss at `params`, where `state` acted, on some of the episodes of the batch."""
-    episodes, _ = grpo._episodes(state, batch.transition)
+    episodes, _ = grpo._episodes(state, batch.transition, num_steps=batch.transition.mask.shape[0])
     items = jax.tree.map(lambda x: x[rows], episodes)
     (loss, metrics), gradient = jax.value_and_grad(grpo._loss, has_aux=True)(params, items, state.kl_coef)
     return float(loss), gradient, metrics
@@ -237,6 +237,25 @@ def test_what_follows_the_end_does_not_count(loss):
     assert_equal_trees(found[1], expected[1], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_room_for_longer_episodes_changes_nothing(loss):
+    """But for what dr_grpo divides by. Of 20 steps the first 8 are learnt from, unless another axis makes all sizes run."""
+    grpo = learner(loss=loss, kl_coef=0.1, entropy_coef=0.01)
+    state, _, batch = started(grpo)
+    roomy = Batch(jax.tree.map(lambda x: jnp.pad(x, [(0, 15)] + [(0, 0)] * (x.ndim - 1)), batch.transition), ())
+    key = jax.random.key(0)
+    expected, metrics = jax.jit(grpo.update)(state, batch, key)
+    found, found_metrics = jax.jit(grpo.update)(state, roomy, key)
+    whole = jax.jit(jax.vmap(grpo._optimize, in_axes=(None, 0, None)))(
+        state, jax.tree.map(lambda x: x[None], roomy.transition), key
+    )
+    assert_equal_trees(jax.tree.map(lambda x: x[0], whole[0]), found.params, rtol=1e-4, atol=1e-6)
+    if loss == "dr_grpo":
+        assert found_metrics["grad_norm"] == pytest.approx(float(metrics["grad_norm"]) * T / (T + 15), rel=1e-4)
+    else:
+        assert_equal_trees(found.params, expected.params, rtol=1e-4, atol=1e-6)
+
+
 def test_the_first_step_has_ratios_of_one():
     grpo = learner()
     state, _, batch = started(grpo)
@@ -373,7 +392,7 @@ def test_older_parameters_act_and_are_weighted():
         states.append(jax.jit(grpo.update)(states[-1], batch, jax.random.key(i))[0])
     for i in range(2, 5):
         assert_equal_trees(grpo.agent(states[i]), states[i - 2].params)
-    episodes, metrics = grpo._episodes(states[4], batch.transition)
+    episodes, metrics = grpo._episodes(states[4], batch.transition, num_steps=batch.transition.mask.shape[0])
     ratio = np.exp(np.asarray(episodes.log_prob - batch.transition.extras["log_prob"].T))
     np.testing.assert_allclose(episodes.importance, np.minimum(ratio, 1.5), rtol=1e-5)
     assert 0.5 < float(metrics["importance"]) < 1.5

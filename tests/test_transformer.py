@@ -11,6 +11,7 @@ import jaxagent as ja
 from jaxagent.learners.bc import BC
 from jaxagent.learners.grpo import GRPO
 from jaxagent.networks.actor_critic import actor_critic
+from jaxagent.ops.fit import ladder
 from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, MultiDiscrete
 
 T, B, K, V = 7, 3, 4, 11
@@ -53,9 +54,9 @@ def acted(network, params, observation, first, carry):
     return carry, *outputs
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def at_once(network, params, observation, first, carry):
-    return network.apply(params, carry, observation, first, method="sequence")
+@functools.partial(jax.jit, static_argnums=(0, 5))
+def at_once(network, params, observation, first, carry, num_tokens=None):
+    return network.apply(params, carry, observation, first, num_tokens, method="sequence")
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -95,6 +96,21 @@ def test_whole_episodes_are_packed():
     found = packed(network, params, observation, first)
     np.testing.assert_allclose(found[0], expected[1], rtol=1e-3, atol=2e-4)
     np.testing.assert_allclose(found[1], expected[2], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("firsts", FIRSTS)
+def test_steps_that_add_less_than_there_is_room_for_are_packed(firsts):
+    """Rows of several episodes too, and what is remembered afterwards."""
+    network, params = started(context=5)
+    earlier, _, _ = acted(network, params, stream(5), FIRSTS["one episode"], network.initial_carry(B))
+    observation, first = stream(1), FIRSTS[firsts]
+    most = int(observation["num_tokens"].sum(0).max())
+    assert most < T * K
+    expected, found = (at_once(network, params, observation, first, earlier, bound) for bound in (None, most))
+    for whole, bounded in zip(expected[1:], found[1:], strict=True):
+        np.testing.assert_allclose(bounded, whole, rtol=1e-3, atol=1e-4)
+    following = [acted(network, params, stream(2), FIRSTS["in the middle of one"], c[0])[1] for c in (expected, found)]
+    np.testing.assert_allclose(*following, rtol=1e-3, atol=2e-4)
 
 
 def test_neither_padding_nor_the_future_is_seen():
@@ -187,3 +203,29 @@ def test_every_learner_reads_what_each_step_adds(network):
     _, policed = trained(ja.PPO(network=network, lr=1e-4, kl_coef=0.1, num_minibatches=1), 2, 32, cloned)
     for found in (compared, policed):
         assert found["success_sum"] / found["episodes"] > 0.2 and 0 <= found["kl"] < 0.5
+
+
+@pytest.mark.parametrize("learner", [GRPO, ja.PPO, BC])
+def test_an_update_with_room_for_all_there_could_be_is_the_same(learner, monkeypatch):
+    env, params = ja.make("ToolSelect-v0")
+    settings = {GRPO: {"group_size": 2, "kl_coef": 0.1}, ja.PPO: {}, BC: {"demonstrator": "sft"}}[learner]
+    network = ja.actor_critic(env.spec, **{**SIZE, "layers": 1, "context": 32})
+    trainer = ja.Trainer(
+        env, params, learner(network=network, num_epochs=1, num_minibatches=1, **settings), num_envs=16, num_steps=10
+    )
+    state = jax.jit(trainer.init)(jax.random.key(0))
+    sizes = []
+
+    def step(ladder):
+        for module in ("grpo", "common"):
+            monkeypatch.setattr(f"jaxagent.learners.{module}.ladder", ladder)
+        return jax.jit(trainer.step)(state)
+
+    def noted(most):
+        sizes.append(most)
+        return ladder(most)
+
+    fitting, whole = step(noted), step(lambda most: (most,))
+    assert sizes in ([10], [80])
+    for found, expected in zip(jax.tree.leaves(fitting[1]), jax.tree.leaves(whole[1]), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)

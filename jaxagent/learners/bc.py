@@ -3,6 +3,7 @@
 Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T / L * B` sequences.
 """
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -14,7 +15,16 @@ from flax import struct
 from jaxagent.envs.base import Environment
 from jaxagent.envs.grid import GridEnv
 from jaxagent.envs.tools.base import SCRIPTS, ToolEnv
-from jaxagent.learners.common import actor, check_batch, check_fields, check_recorded, cloning_loss, initial_params, minimize
+from jaxagent.learners.common import (
+    actor,
+    check_batch,
+    check_fields,
+    check_recorded,
+    cloning_loss,
+    initial_params,
+    minimize,
+    within_tokens,
+)
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import minibatch
 from jaxagent.ops.lanes import one_by_one_on_cpu
@@ -170,22 +180,29 @@ class BC:
 
     def _optimize(self, state: BCState, sequences: Sequences, key: jax.Array, mask: jax.Array) -> tuple[BCState, Metrics]:
         """Steps through all minibatches of all epochs; metrics are means over them. `mask` is the batch's, [T, B]."""
+        optimize = within_tokens(self.network, BC._optimize_within, sequences.observation)
+        return optimize(self, state, sequences, key, mask)
+
+    def _optimize_within(
+        self, state: BCState, sequences: Sequences, key: jax.Array, mask: jax.Array, *, num_tokens: int | None
+    ) -> tuple[BCState, Metrics]:
+        loss_of = partial(self._loss, num_tokens=num_tokens)
         num_envs, best = mask.shape[1], state.best
         if best is None:
             params, optimizer, metrics = minimize(
-                self, self._loss, state.params, state.optimizer, sequences, key, update=state.update
+                self, loss_of, state.params, state.optimizer, sequences, key, update=state.update
             )
             return BCState(params, optimizer, state.update + 1, None), metrics
         is_held_out = np.arange(sequences.mask.shape[0]) % num_envs < self._num_held_out(num_envs)
         learnt, held_out = (
             minibatch.take(sequences, jnp.asarray(np.flatnonzero(rows))) for rows in (~is_held_out, is_held_out)
         )
-        trained = minimize(self, self._loss, state.params, state.optimizer, learnt, key, update=state.update)
+        trained = minimize(self, loss_of, state.params, state.optimizer, learnt, key, update=state.update)
         goes_on = jnp.bool_(True) if self.patience is None else best.waited < self.patience
         params, optimizer = jax.tree.map(
             lambda new, old: jnp.where(goes_on, new, old), trained[:2], (state.params, state.optimizer)
         )
-        loss = self._loss(params, held_out)[0]
+        loss = loss_of(params, held_out)[0]
         is_better = goes_on & (loss < best.loss)
         best = Best(
             params=jax.tree.map(lambda new, old: jnp.where(is_better, new, old), params, best.params),
@@ -198,8 +215,8 @@ class BC:
     def _num_held_out(self, num_envs: int) -> int:
         return 0 if self.held_out is None else round(self.held_out * num_envs)
 
-    def _loss(self, params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
+    def _loss(self, params: PyTree, items: Sequences, num_tokens: int | None) -> tuple[jax.Array, Metrics]:
         """The negative log likelihood of the demonstrator's actions, and what to look at beside it."""
         memory = items.memory
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
-        return cloning_loss(self.network, params, memory, items, mean_weights(items.mask))
+        return cloning_loss(self.network, params, memory, items, mean_weights(items.mask), num_tokens)

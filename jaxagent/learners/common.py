@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import optax
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch
 from jaxagent.ops.distributions import Distribution, from_action_space
+from jaxagent.ops.fit import fitted, ladder
 from jaxagent.ops.kl import adapted
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_step, anneal
@@ -174,8 +176,31 @@ def _check_part(space: Space, value: Any, path: str, batch: tuple[int, ...]) -> 
         raise ValueError(f"{path}: expected 0 to {int(np.max(most))}, got {found[place]} at {list(place)}")
 
 
+def within_tokens(
+    network: ActorCritic, function: Callable[..., Any], observation: PyTree, axes: across.Axes = ()
+) -> Callable[..., Any]:
+    """`function(*arguments, num_tokens=n)`, as a function of the arguments, where n bounds the tokens of sequences [N, L, ...].
+
+    It is None unless a transformer reads tokens.
+    """
+    if not network.reads_tokens:
+        return partial(function, num_tokens=None)
+
+    def within(size: tuple[int], *arguments: PyTree) -> Any:
+        return function(*arguments, num_tokens=size[0])
+
+    _, length, width = observation["tokens"].shape
+    most = jnp.max(jnp.sum(observation["num_tokens"], axis=1))
+    return fitted(within, [(n,) for n in ladder(length * width)], [most], axes=axes)
+
+
 def cloning_loss(
-    network: ActorCritic, params: PyTree, memory: PyTree, steps: Any, weights: jax.Array
+    network: ActorCritic,
+    params: PyTree,
+    memory: PyTree,
+    steps: Any,
+    weights: jax.Array,
+    num_tokens: int | None = None,
 ) -> tuple[jax.Array, Metrics]:
     """The negative log likelihood of the actions of some steps, and what to look at beside it.
 
@@ -183,8 +208,9 @@ def cloning_loss(
       memory: [N, ...], before the first step.
       steps: with `observation`, `is_first` and `action`, leaves [T, N, ...].
       weights: [T, N]; they sum to 1.
+      num_tokens: bound of the tokens of a row, if there is one.
     """
-    output: Any = network.apply(params, memory, steps.observation, steps.is_first, method="sequence")
+    output: Any = network.apply(params, memory, steps.observation, steps.is_first, num_tokens, method="sequence")
     distribution = action_distribution(network, output[1], steps.observation)
     loss = -weighted_mean(distribution.log_prob(steps.action), weights)
     agrees = distribution.mode() == steps.action

@@ -3,6 +3,7 @@
 Letters: `T` time, `B` episodes, one a row, `G` episodes a group, `S` steps that count.
 """
 
+import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from jaxagent.learners.common import (
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, groups, kl
 from jaxagent.ops.distributions import Distribution
+from jaxagent.ops.fit import fitted, ladder
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init
@@ -202,26 +204,44 @@ class GRPO:
         return GRPOState(params, optimizer, state.update + 1, reference, kl_coef, acting), metrics
 
     def _optimize(self, state: GRPOState, transition: Transition, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
-        """Steps through all minibatches of all epochs."""
-        episodes, measured = self._episodes(state, transition)
+        """Steps through all minibatches of all epochs, with no more steps of the episodes than the longest has."""
+        num_steps, mask = transition.mask.shape[0], transition.mask
+        sizes: list[tuple[int, ...]] = [(length,) for length in ladder(num_steps)]
+        needed = [jnp.max(jnp.sum(mask, axis=0))]
+        bound = self.network.episode_tokens
+        if self.network.reads_tokens and bound is not None:
+            width = transition.observation["tokens"].shape[-1]
+            sizes = [(n, min(n * width, -(-bound * n // num_steps) + width)) for (n,) in sizes]
+            needed.append(jnp.max(jnp.sum(jnp.where(mask, transition.observation["num_tokens"], 0), axis=0)))
+        return fitted(GRPO._optimize_within, sizes, needed, axes=self.axes)(self, state, transition, key)
+
+    @staticmethod
+    def _optimize_within(
+        size: tuple[int, ...], learner: "GRPO", state: GRPOState, transition: Transition, key: jax.Array
+    ) -> tuple[PyTree, optax.OptState, Metrics]:
+        length, *num_tokens = size
+        if num_tokens:
+            learner = dataclasses.replace(learner, network=learner.network.clone(episode_tokens=num_tokens[0]))
+        steps = jax.tree.map(lambda x: x[:length], transition)
+        episodes, measured = learner._episodes(state, steps, num_steps=transition.mask.shape[0])
 
         def loss(params: PyTree, items: Episodes) -> tuple[jax.Array, Metrics]:
-            return self._loss(params, items, state.kl_coef)
+            return learner._loss(params, items, state.kl_coef)
 
         params, optimizer, metrics = minimize(
-            self,
+            learner,
             loss,
             state.params,
             state.optimizer,
             episodes,
             key,
             update=state.update,
-            num_microbatches=self.num_microbatches,
+            num_microbatches=learner.num_microbatches,
         )
         return params, optimizer, metrics | measured
 
-    def _episodes(self, state: GRPOState, transition: Transition) -> tuple[Episodes, Metrics]:
-        """What is learnt from a batch, and what can be said about it beforehand."""
+    def _episodes(self, state: GRPOState, transition: Transition, *, num_steps: int) -> tuple[Episodes, Metrics]:
+        """What is learnt from a batch, whose rollouts had `num_steps` steps, and what can be said about it beforehand."""
         mask, extras = transition.mask, transition.extras
         reward, counts = jnp.where(mask, transition.reward, 0.0), mean_weights(mask, self.axes)
         metrics = {"entropy": weighted_mean(jnp.where(mask, extras["entropy"], 0.0), counts, self.axes)}
@@ -248,7 +268,7 @@ class GRPO:
             log_prob=log_prob,
             importance=importance,
             advantage=advantage,
-            weight=self._weights(mask, kept),
+            weight=self._weights(mask, kept, num_steps),
             mask=mask,
             reference=reference,
         )
@@ -274,7 +294,7 @@ class GRPO:
             advantage = advantage + of_step
         return advantage, kept, dropped
 
-    def _weights(self, mask: jax.Array, kept: jax.Array) -> jax.Array:
+    def _weights(self, mask: jax.Array, kept: jax.Array, num_steps: int) -> jax.Array:
         """Of every step in the loss of the whole batch, [T, B]: whoever adds parts of it up needs no other denominator."""
         counted = (mask & kept).astype(jnp.float32)
         if self.loss == "bnpo":  # its denominator is the minibatch's
@@ -282,7 +302,7 @@ class GRPO:
         if self.loss in ("dapo", "cispo"):
             return counted / jnp.maximum(across.total(counted.sum(), self.axes), 1.0)
         episodes = jnp.maximum(across.total(kept.sum(dtype=jnp.float32), self.axes), 1.0)
-        length = mask.shape[0] if self.loss == "dr_grpo" else jnp.maximum(mask.sum(0, dtype=jnp.float32), 1.0)
+        length = num_steps if self.loss == "dr_grpo" else jnp.maximum(mask.sum(0, dtype=jnp.float32), 1.0)
         return counted / (episodes * length)
 
     def _loss(self, params: PyTree, items: Episodes, kl_coef: jax.Array | None) -> tuple[jax.Array, Metrics]:

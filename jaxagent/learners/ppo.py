@@ -18,6 +18,7 @@ from jaxagent.learners.common import (
     initial_params,
     minimize,
     reference_params,
+    within_tokens,
 )
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch, running_stats
@@ -308,11 +309,17 @@ class PPO:
 
     def _optimize(self, state: PPOState, sequences: Sequences, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
         """Steps through all minibatches of all epochs. Metrics are means over the applied ones."""
+        optimize = within_tokens(self.network, PPO._optimize_within, sequences.observation, self.axes)
+        return optimize(self, state, sequences, key)
+
+    def _optimize_within(
+        self, state: PPOState, sequences: Sequences, key: jax.Array, *, num_tokens: int | None
+    ) -> tuple[PyTree, optax.OptState, Metrics]:
         clip_eps = anneal(self.clip_eps, self.clip_eps_final, state.update, self.anneal_updates)
         entropy_coef = anneal(self.entropy_coef, self.entropy_coef_final, state.update, self.anneal_updates)
 
         def loss(params: PyTree, items: Sequences) -> tuple[jax.Array, Metrics]:
-            return self._loss(params, items, clip_eps, entropy_coef, state.kl_coef)
+            return self._loss(params, items, clip_eps, entropy_coef, state.kl_coef, num_tokens)
 
         params, optimizer, metrics = minimize(self, loss, state.params, state.optimizer, sequences, key, update=state.update)
         return params, optimizer, metrics | {"entropy_coef": jnp.asarray(entropy_coef, jnp.float32)}
@@ -324,12 +331,13 @@ class PPO:
         clip_eps: jax.Array | float,
         entropy_coef: jax.Array | float,
         kl_coef: jax.Array | None = None,
+        num_tokens: int | None = None,
     ) -> tuple[jax.Array, Metrics]:
         """Eq. 9, to be minimised, and its parts; where the batch is spread over axes, what to sum over them."""
         memory = items.memory
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
         weights = mean_weights(items.mask, self.axes)
-        output: Any = self.network.apply(params, memory, items.observation, items.is_first, method="sequence")
+        output: Any = self.network.apply(params, memory, items.observation, items.is_first, num_tokens, method="sequence")
         _, action_params, value = output
         distribution = self._distribution(action_params, items.observation)
         log_ratio = distribution.log_prob(items.action) - items.log_prob

@@ -104,9 +104,15 @@ class ActorCritic(nn.Module):
         )
         return carries, *self._heads(features)
 
-    def sequence(self, carry: Carry, observation: PyTree, is_first: jax.Array) -> tuple[Carry, PyTree, jax.Array]:
-        """The same for consecutive steps [T, B, ...], from the carry before the first of them."""
-        carries, features = zip(*(e(c, observation, is_first) for e, c in zip(self.encoders, carry, strict=True)), strict=True)
+    def sequence(
+        self, carry: Carry, observation: PyTree, is_first: jax.Array, num_tokens: int | None = None
+    ) -> tuple[Carry, PyTree, jax.Array]:
+        """The same for consecutive steps [T, B, ...], from the carry before the first of them.
+
+        `num_tokens` bounds the tokens of a row, where a transformer reads them.
+        """
+        encoded = [e(c, observation, is_first, num_tokens=num_tokens) for e, c in zip(self.encoders, carry, strict=True)]
+        carries, features = zip(*encoded, strict=True)
         return carries, *self._heads(features)
 
     def episodes(self, observation: PyTree, is_first: jax.Array) -> tuple[PyTree, jax.Array]:
@@ -128,6 +134,11 @@ class ActorCritic(nn.Module):
             action_params = (action_params, jnp.broadcast_to(self.log_std, action_params.shape))
         value = self.critic_head(features[-1])[..., 0] if self.critic else jnp.zeros(features[0].shape[:-1])
         return action_params, value
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a transformer reads a stream of tokens."""
+        return self.transformer is not None and is_token_stream(self.observation)
 
     def zero_observation(self) -> PyTree:
         """One observation of zeros: its leaves show shapes and dtypes."""
