@@ -1,7 +1,7 @@
 """What learning to use tools comes to: cloning, rejection sampling, PPO and GRPO in every tool world, and what changes it.
 
     python benchmarks/tools.py table [--worlds ToolSelect-v0 ...] [--seeds 10] [--env-steps 1e6] [--name tools_table]
-    python benchmarks/tools.py scripts | bonus | recovery | kl | lags | speed [--seeds N]
+    python benchmarks/tools.py scripts | bonus | recovery | kl | lags | transformer | memory | speed [--seeds N]
 
 - `scripts`: reward R and true objective R* of the four scripts of every world.
 - `table`: every learner from the same clone of the SFT demonstrations, for as many environment steps.
@@ -9,6 +9,8 @@
 - `recovery`: ArgFill, cloned from demonstrations without faults, then learnt with them.
 - `kl`: the weight of the divergence from the SFT policy, from none to large, and adaptive ones.
 - `lags`: GRPO whose acting parameters are some updates old.
+- `transformer`: ToolSelect and ArgFill with a token transformer instead, for `--env-steps` after a clone of twice as many.
+- `memory`: what a step of PPO and of GRPO needs at an equal batch, with either network.
 - `speed`: steps a second of scripted policies in every world, and of a transformer's acting with and without its memory.
 
 Seeds, and settings of one shape, are lanes of one program. Policies are evaluated as they act: sampled, 512 episodes a seed.
@@ -18,7 +20,7 @@ Writes `benchmarks/results/NAME.json`.
 import argparse
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +40,7 @@ from jaxagent.envs.vector import VectorEnv  # noqa: E402
 from jaxagent.files import write_json  # noqa: E402
 from jaxagent.loop import evaluation_key, summarise  # noqa: E402
 from jaxagent.metrics import mean_interval  # noqa: E402
+from jaxagent.networks.actor_critic import ActorCritic  # noqa: E402
 from jaxagent.planners.scripted import scripted  # noqa: E402
 from jaxagent.train import Trainer  # noqa: E402
 from jaxagent.types import PyTree  # noqa: E402
@@ -121,26 +124,58 @@ def cloned(world: str, seeds: Sequence[int], env_steps: float = 3e6, **overrides
     return fit([trainer("bc", world, **overrides)] * len(seeds), seeds, env_steps)
 
 
-def study_table(worlds: Sequence[str], seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+def study_table(
+    worlds: Sequence[str],
+    seeds: Sequence[int],
+    env_steps: float,
+    *,
+    learners: Sequence[str] = LEARNERS,
+    clone_steps: float = 3e6,
+    **overrides: Any,
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for world in worlds:
-        start = cloned(world, seeds)
-        found[world] = {"sft": over_seeds(start.evaluated)}
-        told(f"{world} sft", found[world]["sft"])
-        for learner in LEARNERS:
-            one = trainer(learner, world)
+        start = cloned(world, seeds, clone_steps, **overrides)
+        found[world] = {"sft": over_seeds(start.evaluated) | {"seconds": start.seconds + start.first_seconds}}
+        told(f"{world} sft", over_seeds(start.evaluated), seconds=f"{start.seconds + start.first_seconds:.0f}")
+        for learner in learners:
+            one = trainer(learner, world, **overrides)
             fitted = fit([one] * len(seeds), seeds, env_steps, start.params)
             figures = over_seeds(fitted.evaluated)
             rate = float(fitted.env_steps.sum() * (len(fitted.rows) - 1) / len(fitted.rows) / max(fitted.seconds, 1e-9))
-            memory = _memory(one)
             found[world][learner] = figures | {
                 "seconds": fitted.seconds + fitted.first_seconds,
                 "env_steps": fitted.env_steps.mean(),
             }
-            found[world][learner] |= {"steps_per_s": rate, "memory_bytes": memory, "last": _last(fitted.rows)}
+            found[world][learner] |= {"steps_per_s": rate, "memory_bytes": _memory(one), "last": _last(fitted.rows)}
             told(
                 f"{world} {learner}", figures, steps_per_s=f"{rate:.0f}", seconds=f"{fitted.seconds + fitted.first_seconds:.0f}"
             )
+    return found
+
+
+_TRANSFORMER = {"torso": "transformer", "layers": 2, "width": 64, "context": 64, "shared": True}
+
+
+def study_transformer(worlds: Sequence[str], seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
+    network = {"network": _TRANSFORMER, "learner.lr": 1e-3}
+    return study_table(worlds, seeds, env_steps, learners=LEARNERS[1:], clone_steps=2 * env_steps, **network)
+
+
+def study_memory(world: str = "ToolSelect-v0") -> dict[str, Any]:
+    """Both with a reference policy, a network for the actor alone, and as many steps and minibatches."""
+    found: dict[str, Any] = {}
+    batch = {"train.num_envs": 256, "train.num_steps": 24, "learner.num_minibatches": 2, "learner.num_epochs": 2}
+    bag = {"torso": "bag", "hidden": [64], "memory": 64}
+    for network in (bag, _TRANSFORMER):
+        for learner in ("ppo", "grpo"):
+            critic = {"shared": False, "critic": learner == "ppo"}
+            one = trainer(learner, world, **batch, network=network | critic)
+            state = jax.eval_shape(one.init, jax.random.key(0))
+            held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.learner))
+            label = f"{network['torso']} {learner}"
+            found[label] = {"step_bytes": _memory(one), "learner_bytes": held}
+            print(label, found[label], flush=True)
     return found
 
 
@@ -281,55 +316,67 @@ def _scripted_rate(world: str, script: str, num_envs: int, num_steps: int = 64, 
     return num_envs * num_steps / float(np.median(seconds[1:]))
 
 
-def _acting(length: int = 64, num_rows: int = 64) -> dict[str, Any]:
+def _acting(length: int = 64) -> dict[str, Any]:
     """Seconds of a decision after so many tokens, of which a step adds some: remembered, and with all of them read again."""
     env, _ = registry.make("ToolSelect-v0")
-    network = config.actor_critic(env.spec, torso="transformer", context=length).clone(episode_tokens=length)
-    params = network.initial_params(jax.random.key(0))
     found = {}
-    for added in (1, 2, 3):
-        tokens = jnp.where(jnp.arange(8) < added, 3, 0)
-        one = {"tokens": jnp.tile(tokens, (num_rows, 1)), "num_tokens": jnp.full(num_rows, added)}
-        no, steps = jnp.zeros(num_rows, bool), length // added
-        first = jnp.arange(steps)[:, None] == jnp.zeros((1, num_rows), jnp.int32)
-        prefix = jax.tree.map(lambda x, steps=steps: jnp.broadcast_to(x, (steps, *x.shape)), one)
-        remembered = jax.jit(lambda carry, one=one, no=no: network.apply(params, carry, one, no)[:2], donate_argnums=0)
-        again = jax.jit(lambda prefix, first=first: network.apply(params, prefix, first, method="episodes")[0][-1])
-        carry, seconds = network.initial_carry(num_rows), {"remembered": [], "again": []}
-        for _ in range(steps):
-            carry, logits = remembered(carry)
-        for _ in range(60):
-            began = time.perf_counter()
-            carry, logits = remembered(carry)
-            jax.block_until_ready(logits)
-            seconds["remembered"].append(time.perf_counter() - began)
-            began = time.perf_counter()
-            jax.block_until_ready(again(prefix))
-            seconds["again"].append(time.perf_counter() - began)
-        medians = {name: float(np.median(values[5:])) for name, values in seconds.items()}
-        found[f"{added} tokens a step"] = medians | {"ratio": medians["again"] / medians["remembered"]}
-        print(f"a decision at {length} tokens, {added} a step, {num_rows} rows: {found[f'{added} tokens a step']}", flush=True)
+    for (layers, width), num_rows, added in itertools.product(((2, 64), (2, 128), (4, 256)), (16, 64, 256), (1, 3)):
+        network = config.actor_critic(env.spec, torso="transformer", context=length, layers=layers, width=width)
+        medians = _decisions(network.clone(episode_tokens=length), num_rows, added, length)
+        label = f"{layers} layers of {width}, {num_rows} rows, {added} tokens a step"
+        found[label] = medians | {"ratio": medians["again"] / medians["remembered"]}
+        print(f"a decision at {length} tokens, {label}: {found[label]}", flush=True)
     return found
+
+
+def _decisions(network: ActorCritic, num_rows: int, added: int, length: int, repeats: int = 60) -> dict[str, float]:
+    params, steps = network.initial_params(jax.random.key(0)), length // added
+    tokens = jnp.where(jnp.arange(8) < added, 3, 0)
+    one = {"tokens": jnp.tile(tokens, (num_rows, 1)), "num_tokens": jnp.full(num_rows, added)}
+    first = jnp.arange(steps)[:, None] == jnp.zeros((1, num_rows), jnp.int32)
+    prefix = jax.tree.map(lambda x: jnp.broadcast_to(x, (steps, *x.shape)), one)
+    remembered = jax.jit(lambda carry: network.apply(params, carry, one, jnp.zeros(num_rows, bool))[:2], donate_argnums=0)
+    again = jax.jit(lambda prefix: network.apply(params, prefix, first, method="episodes")[0][-1])
+    carry, seconds = network.initial_carry(num_rows), {"remembered": [], "again": []}
+    for _ in range(steps):
+        carry, logits = remembered(carry)
+    for _ in range(repeats):
+        began = time.perf_counter()
+        carry, logits = remembered(carry)
+        jax.block_until_ready(logits)
+        seconds["remembered"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        jax.block_until_ready(again(prefix))
+        seconds["again"].append(time.perf_counter() - began)
+    return {name: float(np.median(values[5:])) for name, values in seconds.items()}
+
+
+STUDIES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "scripts": lambda given: study_scripts(),
+    "table": lambda given: study_table(given.worlds or sorted(tools.ENVS), range(given.seeds), given.env_steps),
+    "bonus": lambda given: study_bonus(range(given.seeds), given.env_steps),
+    "recovery": lambda given: study_recovery(range(given.seeds), given.env_steps),
+    "kl": lambda given: study_kl(range(given.seeds), given.env_steps),
+    "lags": lambda given: study_lags(range(given.seeds), given.env_steps),
+    "transformer": lambda given: study_transformer(
+        given.worlds or ["ToolSelect-v0", "ArgFill-v0"], range(given.seeds), given.env_steps
+    ),
+    "memory": lambda given: study_memory(),
+    "speed": lambda given: study_speed(),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", choices=("scripts", "table", "bonus", "recovery", "kl", "lags", "speed"))
-    parser.add_argument("--worlds", nargs="*", default=sorted(tools.ENVS))
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--worlds", nargs="*", help="of table and transformer")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--env-steps", type=float, default=1e6)
     parser.add_argument("--name")
-    arguments = parser.parse_args()
-    began, seeds = time.perf_counter(), range(arguments.seeds)
-    if arguments.study == "table":
-        found = study_table(arguments.worlds, seeds, arguments.env_steps)
-    elif arguments.study in ("scripts", "speed"):
-        found = {"scripts": study_scripts, "speed": study_speed}[arguments.study]()
-    else:
-        study = {"bonus": study_bonus, "recovery": study_recovery, "kl": study_kl, "lags": study_lags}[arguments.study]
-        found = study(seeds, arguments.env_steps)
-    path = Path(ROOT / "benchmarks" / "results" / f"{arguments.name or f'tools_{arguments.study}'}.json")
-    settings = {"seeds": arguments.seeds, "env_steps": arguments.env_steps}
+    given = parser.parse_args()
+    began, found = time.perf_counter(), STUDIES[given.study](given)
+    path = Path(ROOT / "benchmarks" / "results" / f"{given.name or f'tools_{given.study}'}.json")
+    settings = {"seeds": given.seeds, "env_steps": given.env_steps}
     write_json(path, {"machine": machine(), **settings, "seconds": time.perf_counter() - began, "found": found})
 
 

@@ -280,6 +280,39 @@ def _characters(cell: int) -> str:
     return _FIXED[kind] if kind in _FIXED else _LETTERS[kind] + _COLOUR_LETTERS[symbols.colour_of(cell)]
 
 
+def render_text(texts: Sequence[str], *, width: int = 480) -> list[np.ndarray]:
+    """Texts as pictures of one size, uint8 `[height, width, 3]`, the last line of each in yellow. Long lines are broken.
+
+    Args:
+      texts: at least one.
+      width: in pixels.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    margin, font = 8, ImageFont.load_default()
+    ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+
+    def broken(line: str) -> str:
+        return _wrapped(line, width - 2 * margin, lambda part: ruler.textlength(part, font))
+
+    def height(lines: str) -> int:
+        return int(ruler.multiline_textbbox((0, 0), lines, font)[3]) if lines else 0
+
+    parts = [text.splitlines() or [""] for text in texts]
+    olds = ["\n".join(broken(line) for line in lines[:-1]) for lines in parts]
+    news = [broken(lines[-1]) for lines in parts]
+    wholes = [f"{old}\n{new}" if old else new for old, new in zip(olds, news, strict=True)]
+    size = (width, max(map(height, wholes)) + 2 * margin)
+    pictures = []
+    for old, whole in zip(olds, wholes, strict=True):
+        picture = Image.new("RGB", size)
+        draw = ImageDraw.Draw(picture)
+        draw.multiline_text((margin, margin), whole, "yellow", font)
+        draw.multiline_text((margin, margin), old, "white", font)
+        pictures.append(np.asarray(picture))
+    return pictures
+
+
 # files ------------------------------------------------------------------------------------------------------------------------
 
 

@@ -382,10 +382,13 @@ def test_render(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert cli.main(["render", "Collector-v0"]) == 0
     (header, *grid) = capsys.readouterr().out.splitlines()
     assert header.startswith("step 0  return 0.00") and len(grid) == 4
+    assert cli.main(["render", "CodeFix-v0"]) == 0
+    assert capsys.readouterr().out.startswith("step 0  return 0.00  task: ")
     assert cli.main(["render", str(run)]) == 0
     assert "step 7" in capsys.readouterr().out  # no episode is shorter
     for what, name, magic in (
         ("Collector-v0", "a.png", b"\x89PNG"),
+        ("CodeFix-v0", "d.gif", b"GIF8"),
         (str(run), "b.gif", b"GIF8"),
         (str(run), "c.png", b"\x89PNG"),
     ):

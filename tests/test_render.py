@@ -15,6 +15,7 @@ from jaxagent import render, report
 from jaxagent.envs import registry, symbols
 from jaxagent.envs.symbols import symbol
 from jaxagent.interop.farama import from_farama
+from jaxagent.planners.scripted import scripted
 from jaxagent.trained import Loaded
 from jaxagent.types import Policy
 
@@ -212,6 +213,32 @@ def test_the_mission_stands_below_the_picture(tmp_path):
     with Image.open(tmp_path / "a.gif") as gif:
         assert gif.n_frames == 4
         assert gif.size[1] > len(shown)  # one more line counts the steps
+
+
+def test_texts_become_pictures_of_one_size():
+    short, long = render.render_text(["task: a", "task: a\n" + 40 * "word " + "\nlast"], width=120)
+    assert short.shape == long.shape and short.shape[1] == 120
+    blue, lit = (long[..., 2] > 0).any(1), long.any((1, 2))  # rows with white, and with anything
+    assert short.any() and not short[..., 2].any()  # all of it is yellow
+    assert np.flatnonzero(lit & ~blue).max() > np.flatnonzero(blue).max() > 60  # below many lines of white
+    assert long[:, -8:].max() == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"turn": "pair"}, {"window": 12}], ids=["turns", "words", "window"])
+def test_tool_worlds_are_told(options, tmp_path):
+    from PIL import Image
+
+    env, params = registry.make("ToolSelect-v0", **options)
+    loaded = Loaded(env, params, scripted(env, "optimal"), None)
+    moments = list(report.play(*loaded, jax.random.key(0)))
+    lines = list(report.as_text(env, moments))
+    assert lines[-1] == "answer() -> right" and moments[-1].total_reward > 0.5
+    assert options or lines[0].startswith("task: fact_")
+    report.save_episode(loaded, tmp_path / "a.gif")
+    with Image.open(tmp_path / "a.gif") as gif:
+        assert gif.n_frames == len(moments) and gif.info["duration"] == 500  # ms
+    report.save_episode(loaded, tmp_path / "a.png")
+    assert np.asarray(Image.open(tmp_path / "a.png")).shape[1] == 480
 
 
 def test_gif_keeps_every_frame_and_its_time(tmp_path):

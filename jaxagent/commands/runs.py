@@ -1,5 +1,6 @@
 """One run: training, going on, evaluating, watching."""
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -197,7 +198,7 @@ class Render:
         trained = Path(self.what).is_dir()
         loaded = _loaded(Path(self.what)) if trained else _random_agent(self.what)
         if not report.can_draw(loaded.env):
-            raise UsageError(f"{loaded.env.spec.name} has no grid to draw")
+            raise UsageError(f"{loaded.env.spec.name} has nothing to draw: no grid, no text")
         if self.out is None:
             _print_episode(loaded, self.seed, all_frames=trained)
             return
@@ -296,15 +297,13 @@ def _random_agent(name: str) -> "Loaded":
 
 def _print_episode(loaded: "Loaded", seed: int, *, all_frames: bool) -> None:
     import jax
-    import numpy as np
 
-    from jaxagent import render, report
+    from jaxagent import report
 
     env: Any = loaded.env  # one that can be drawn
-    for step, frame in enumerate(report.play(env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed))):
-        xy, direction = jax.device_get(env.agent(frame.env_state))
-        print(f"step {step}  return {frame.total_reward:.2f}  {env.mission(frame.env_state)}")
-        print(render.render_ascii(np.asarray(env.cells(frame.env_state)), agent_xy=xy, agent_dir=int(direction)))
+    frames, moments = itertools.tee(report.play(env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed)))
+    for step, (moment, shown) in enumerate(zip(moments, report.as_text(env, frames), strict=True)):
+        print(f"step {step}  return {moment.total_reward:.2f}  {shown}")
         if not all_frames:
             return
 

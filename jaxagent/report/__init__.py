@@ -3,6 +3,6 @@
 `study` reads them, `analysis` says what they show in plain numbers, `figures` draws it, `page` puts it on a page.
 """
 
-from jaxagent.report.pictures import Frame, can_draw, draw, play, save_curves, save_episode
+from jaxagent.report.pictures import Frame, as_text, can_draw, draw, play, save_curves, save_episode
 
-__all__ = ["Frame", "can_draw", "draw", "play", "save_curves", "save_episode"]
+__all__ = ["Frame", "as_text", "can_draw", "draw", "play", "save_curves", "save_episode"]

@@ -1,6 +1,6 @@
 """Pictures of a run: learning curves, and an episode to watch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagent import metrics, render, rollout
+from jaxagent.envs import text
 from jaxagent.envs.base import Drawable, Environment
+from jaxagent.envs.tools.base import ToolEnv
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.files import disk_errors
 from jaxagent.rollout import RolloutState
@@ -56,30 +58,55 @@ def _evaluated(row: dict[str, Any], name: str) -> bool:
 
 
 def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -> Path | None:
-    """Plays one episode and saves it as a GIF, or its first moment as a PNG where `path` ends so, above the mission's text.
+    """Plays one episode and saves it as a GIF, or its first moment as a PNG where `path` ends so.
+
+    Grids are drawn above the mission's text, tool worlds as the text of their calls, at most two a second.
 
     Returns the path, or None where the environment cannot be drawn.
     """
-    if not can_draw(loaded.env):
+    env = loaded.env
+    if not can_draw(env):
         return None
-    frames = play(loaded.env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed))
-    if path.suffix == ".png":
-        state = next(frames).env_state
-        with disk_errors(path, 0):
-            render.save_png(path, draw(loaded.env, state), caption=loaded.env.mission(state) or None)
-        return path
-    pictures, captions = [], []
-    for i, (state, total_reward) in enumerate(frames):
-        pictures.append(draw(loaded.env, state))
-        captions.append(f"{loaded.env.mission(state)}\nstep {i}, return {total_reward:.2f}".lstrip())
+    frames = play(env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed))
+    moments = [next(frames)] if path.suffix == ".png" else list(frames)
+    if isinstance(env, ToolEnv):
+        fps = min(fps, 2.0)
+        pictures, missions = render.render_text(list(_transcripts(env, moments))), [""] * len(moments)
+    else:
+        pictures = [draw(env, moment.env_state) for moment in moments]
+        missions = [env.mission(moment.env_state) for moment in moments]
     with disk_errors(path, 0):
-        render.save_gif(path, pictures, fps=fps, captions=captions)
+        if path.suffix == ".png":
+            render.save_png(path, pictures[0], caption=missions[0] or None)
+        else:
+            steps = (f"step {i}, return {moment.total_reward:.2f}" for i, moment in enumerate(moments))
+            captions = [f"{mission}\n{step}".lstrip() for mission, step in zip(missions, steps, strict=True)]
+            render.save_gif(path, pictures, fps=fps, captions=captions)
     return path
 
 
-def can_draw(env: Environment) -> TypeGuard[Drawable]:
-    """Whether an environment shows itself as cells."""
-    return all(hasattr(env, method) for method in ("cells", "agent", "seen", "mission"))
+def can_draw(env: Environment) -> TypeGuard[Drawable | ToolEnv]:
+    """Whether an environment shows itself as cells or as text."""
+    return isinstance(env, ToolEnv) or all(hasattr(env, method) for method in ("cells", "agent", "seen", "mission"))
+
+
+def as_text(env: Drawable | ToolEnv, moments: Iterable[Frame]) -> Iterator[str]:
+    """Each moment of an episode: the mission and the grid in ASCII, or the latest call and its reply."""
+    if isinstance(env, ToolEnv):
+        yield from (shown.splitlines()[-1] for shown in _transcripts(env, moments))
+        return
+    for moment in moments:
+        xy, direction = jax.device_get(env.agent(moment.env_state))
+        cells = np.asarray(env.cells(moment.env_state))
+        yield f"{env.mission(moment.env_state)}\n{render.render_ascii(cells, agent_xy=xy, agent_dir=int(direction))}"
+
+
+def _transcripts(env: ToolEnv, moments: Iterable[Frame]) -> Iterator[str]:
+    """The calls and replies up to each moment of an episode, or what a window shows of them."""
+    observations = []
+    for moment in moments:
+        observations.append(env.observe(moment.env_state))
+        yield text.transcript(env, observations) if env.window is None else text.describe(env, observations[-1])
 
 
 def draw(env: Drawable, env_state: PyTree, *, tile_size: int = 32) -> np.ndarray:
