@@ -45,6 +45,13 @@ def test_runs_are_compared_by_their_evaluations(runs: list[Path]) -> None:
     assert curve["entropy"]["low"].tolist() == [min(row["entropy"]) for row in logged]
 
 
+def test_different_learners_are_told_apart_by_what_they_share() -> None:
+    ppo = {"learner.name": "ppo", "learner.lr": 1e-3, "learner.clip_eps": 0.2, "train.num_steps": 8, "network.critic": True}
+    cloning = {"learner.name": "bc", "learner.lr": 3e-3, "learner.demonstrator": "sft", "train.num_steps": 8, "init_from": "x"}
+    ours = analysis.varied_settings([study.Trial(str(i), s, (), ()) for i, s in enumerate((ppo, cloning))])
+    assert ours == ["learner.name", "learner.lr", "network.critic", "init_from"]
+
+
 def test_the_command_of_a_run_trains_it_once_more(runs: list[Path]) -> None:
     row = analysis.analyse(study.read(runs))["leaderboard"][0]
     (command,) = row["commands"]

@@ -45,9 +45,12 @@ def analyse(study: Study) -> dict[str, Any]:
 
 
 def varied_settings(trials: Sequence[Trial]) -> list[str]:
-    """The settings that differ between trials, in their order."""
+    """The settings that differ between trials, in their order; of different learners only those that all of them have."""
     names = dict.fromkeys(name for trial in trials for name in trial.settings)
-    return [name for name in names if len({repr(trial.settings.get(name)) for trial in trials}) > 1]
+    varied = [name for name in names if len({repr(trial.settings.get(name)) for trial in trials}) > 1]
+    if "learner.name" not in varied:
+        return varied
+    return [name for name in varied if not name.startswith("learner.") or all(name in trial.settings for trial in trials)]
 
 
 def decisive(report: Mapping[str, Any]) -> list[str]:
