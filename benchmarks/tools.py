@@ -9,17 +9,18 @@
 - `recovery`: ArgFill, cloned from demonstrations without faults, then learnt with them.
 - `kl`: the weight of the divergence from the SFT policy, from none to large, and adaptive ones.
 - `lags`: GRPO whose acting parameters are some updates old.
-- `transformer`: ToolSelect and ArgFill with a token transformer instead, for `--env-steps` after a clone of twice as many.
+- `transformer`: ToolSelect and ArgFill with a token transformer, after a clone of three times as many steps.
 - `memory`: what a step of PPO and of GRPO needs at an equal batch, with either network.
 - `speed`: steps a second of scripted policies in every world, and of a transformer's acting with and without its memory.
 
 Seeds, and settings of one shape, are lanes of one program. Policies are evaluated as they act: sampled, 512 episodes a seed.
-Writes `benchmarks/results/NAME.json`.
+Writes `benchmarks/results/NAME.json`; of `bonus` and `kl` a picture beside it.
 """
 
 import argparse
 import itertools
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -131,15 +132,16 @@ def study_table(
     *,
     learners: Sequence[str] = LEARNERS,
     clone_steps: float = 3e6,
-    **overrides: Any,
+    overrides: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
+    """`overrides`: of the learners' configs, by learner."""
     found: dict[str, Any] = {}
     for world in worlds:
-        start = cloned(world, seeds, clone_steps, **overrides)
+        start = cloned(world, seeds, clone_steps, **overrides.get("bc", {}))
         found[world] = {"sft": over_seeds(start.evaluated) | {"seconds": start.seconds + start.first_seconds}}
         told(f"{world} sft", over_seeds(start.evaluated), seconds=f"{start.seconds + start.first_seconds:.0f}")
         for learner in learners:
-            one = trainer(learner, world, **overrides)
+            one = trainer(learner, world, **overrides.get(learner, {}))
             fitted = fit([one] * len(seeds), seeds, env_steps, start.params)
             figures = over_seeds(fitted.evaluated)
             rate = float(fitted.env_steps.sum() * (len(fitted.rows) - 1) / len(fitted.rows) / max(fitted.seconds, 1e-9))
@@ -158,8 +160,11 @@ _TRANSFORMER = {"torso": "transformer", "layers": 2, "width": 64, "context": 64,
 
 
 def study_transformer(worlds: Sequence[str], seeds: Sequence[int], env_steps: float) -> dict[str, Any]:
-    network = {"network": _TRANSFORMER, "learner.lr": 1e-3}
-    return study_table(worlds, seeds, env_steps, learners=LEARNERS[1:], clone_steps=2 * env_steps, **network)
+    overrides = {
+        learner: {"network": _TRANSFORMER | {"critic": learner != "grpo"}, "learner.lr": 1e-3 if learner == "bc" else 3e-4}
+        for learner in LEARNERS
+    }
+    return study_table(worlds, seeds, env_steps, learners=LEARNERS[1:], clone_steps=3 * env_steps, overrides=overrides)
 
 
 def study_memory(world: str = "ToolSelect-v0") -> dict[str, Any]:
@@ -351,6 +356,60 @@ def _decisions(network: ActorCritic, num_rows: int, added: int, length: int, rep
     return {name: float(np.median(values[5:])) for name, values in seconds.items()}
 
 
+def draw_bonus(found: Mapping[str, Any], path: Path) -> None:
+    """Turns and success by what a call pays and costs. Above the line a call earns more than it costs."""
+    from matplotlib.figure import Figure
+
+    cells = list(found["cells"].values())
+    bonuses, costs = sorted({cell["bonus"] for cell in cells}), sorted({cell["cost"] for cell in cells})
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    for axis, (name, colours) in zip(
+        figure.subplots(1, 2), (("turns_mean", "viridis_r"), ("success_rate", "viridis")), strict=True
+    ):
+        values = np.full((len(bonuses), len(costs)), np.nan)
+        for cell in cells:
+            values[bonuses.index(cell["bonus"]), costs.index(cell["cost"])] = cell[name]["mean"]
+        image = axis.imshow(values, cmap=colours, origin="lower", aspect="auto")
+        for row, column in np.ndindex(values.shape):
+            shown = f"{values[row, column]:.1f}" if name == "turns_mean" else f"{values[row, column]:.0%}"
+            axis.text(
+                column,
+                row,
+                shown,
+                ha="center",
+                va="center",
+                color="white" if image.norm(values[row, column]) < 0.6 else "black",
+            )
+        axis.set(title=name.replace("_", " "), xlabel="cost of a step", ylabel="bonus of a call")
+        axis.set_xticks(range(len(costs)), [f"{cost:g}" for cost in costs])
+        axis.set_yticks(range(len(bonuses)), [f"{bonus:g}" for bonus in bonuses])
+    figure.savefig(path, dpi=110)
+
+
+def draw_kl(found: Mapping[str, Any], path: Path) -> None:
+    """What a fixed coefficient comes to, and whether an adaptive one reaches its target."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    divergence, turns, reached = figure.subplots(1, 3)
+
+    def of(name: str, kind: str) -> tuple[list[float], list[float], list[float]]:
+        rows = [(float(key.split()[1]), row[name]) for key, row in found.items() if key.startswith(kind)]
+        means = [row["mean"] for _, row in rows]
+        return [x for x, _ in rows], means, [row["ci95"][1] - mean for (_, row), mean in zip(rows, means, strict=True)]
+
+    for axis, name, label in ((divergence, "kl", "nats a step from the SFT policy"), (turns, "turns_mean", "turns")):
+        x, mean, interval = of(name, "kl_coef")
+        axis.errorbar(np.maximum(x, 3e-4), mean, interval, fmt="o-", markersize=3)
+        axis.set(xscale="log", xlabel="coefficient (the first is 0)", ylabel=label)
+    divergence.set(yscale="log")
+    x, mean, interval = of("kl", "kl_target")
+    reached.errorbar(x, mean, interval, fmt="o", markersize=4)
+    reached.fill_between(x, 0.8 * np.array(x), 1.2 * np.array(x), alpha=0.2)
+    reached.set(xscale="log", yscale="log", xlabel="target, with 20% around it", ylabel="nats a step reached")
+    figure.savefig(path, dpi=110)
+
+
 STUDIES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "scripts": lambda given: study_scripts(),
     "table": lambda given: study_table(given.worlds or sorted(tools.ENVS), range(given.seeds), given.env_steps),
@@ -364,6 +423,7 @@ STUDIES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "memory": lambda given: study_memory(),
     "speed": lambda given: study_speed(),
 }
+DRAWN = {"bonus": draw_bonus, "kl": draw_kl}
 
 
 def main() -> None:
@@ -378,6 +438,8 @@ def main() -> None:
     path = Path(ROOT / "benchmarks" / "results" / f"{given.name or f'tools_{given.study}'}.json")
     settings = {"seeds": given.seeds, "env_steps": given.env_steps}
     write_json(path, {"machine": machine(), **settings, "seconds": time.perf_counter() - began, "found": found})
+    if given.study in DRAWN:
+        DRAWN[given.study](found, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":
