@@ -34,6 +34,7 @@ from jaxagent.train import Trainer
 
 _MAX_BYTES = 64 * 1024  # a config has a few hundred; more is a mistake, and slow to parse
 _MAX_LINES = 5  # of an error
+_FEW = 2  # options that an error lists
 _FLAGS = {"num_seeds": "seeds", "init_from": "init-from"}  # options of the command line that have other names than fields
 _Built = TypeVar("_Built")
 
@@ -114,7 +115,9 @@ def read(path: Path, overrides: Mapping[str, str] | None = None) -> Config:
     if not overrides:
         return config
     values = {name: _value(text, lists="." in name) for name, text in overrides.items()}
-    return parse(replaced(content, values), f"{path} with {' '.join(f'--{_FLAGS.get(name, name)}' for name in overrides)}")
+    few = len(overrides) <= _FEW
+    options = " ".join(f"--{_FLAGS.get(name, name)}" for name in overrides) if few else f"{len(overrides)} options"
+    return parse(replaced(content, values), f"{path} with {options}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -389,6 +392,8 @@ def build(config: Config, *, make_mesh: Callable[[distributed.Devices], Mesh] = 
 def _field_path(path: str, message: str, config: Config) -> str:
     """The message below the table that holds the field that it begins with, `path` if none does."""
     field, colon, rest = message.partition(":")
+    if field.startswith(("env.", "learner.", "network.", "train.")):
+        return message
     if field == "mesh":
         field, message = "devices", f"devices{colon}{rest}"
     tables = {
@@ -405,13 +410,18 @@ def _field_path(path: str, message: str, config: Config) -> str:
 
 
 def resolved_toml(config: Config) -> str:
-    """The config with every default, as TOML that `read` turns into an equal config. What is None is left out."""
+    """The config with every default, as TOML that `read` turns into an equal config.
+
+    What is None is left out, or `none` where that is not its default.
+    """
+    known = learner_schemas()[config.learner.name]
+    unset = {name: "none" for name, value in config.learner.fields.items() if value is None and known[name].default is not None}
     document = {
         "seed": config.seed,
         "num_seeds": config.num_seeds,
         "init_from": config.init_from,
         "env": {"name": config.env.name, **config.env.options, "params": config.env.params},
-        "learner": {"name": config.learner.name, **config.learner.fields},
+        "learner": {"name": config.learner.name, **config.learner.fields, **unset},
         "network": config.network,
         "train": vars(config.schedule) | vars(config.rollout),
     }

@@ -111,6 +111,8 @@ def summarise(results: EpisodeResults) -> dict[str, Any]:
     }
     for name, estimate in estimates.items():
         summary[name], summary[f"{name}_ci95"] = estimate or (None, None)
+    if results.performance is not None:
+        summary["reward_gap"] = summary["return_mean"] - summary["performance_mean"]
     if results.totals is None:
         return summary
     counted = results.totals | ({} if success is None else {"success": success})

@@ -1,12 +1,14 @@
 """Acting in many environments: `unroll(vector_env, policy) -> transitions [T, B]`."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxagent.envs.vector import VectorEnv, VectorState, VectorStep
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
+from jaxagent.ops.lanes import anywhere
 from jaxagent.types import Agent, Batch, Box, Carry, Metrics, Policy, PolicyInput, PyTree, Transition, ValueFunction
 
 
@@ -53,8 +55,12 @@ def unroll(
     key: jax.Array,
     *,
     num_steps: int,
+    until_ended: bool = False,
 ) -> tuple[RolloutState, Batch, Metrics]:
     """Acts `num_steps` times in every row.
+
+    With `until_ended` it stops when every row, in every lane, has ended for good (mode `none`): what follows is zeros. The
+    policy must have no critic then.
 
     Where the policy has a critic, `extras["next_value"]` is the value of what each action led to, seen before any reset and
     with the policy's memory before it: the bootstrap of one-step targets. It has a meaning where the step did not terminate.
@@ -69,7 +75,8 @@ def unroll(
     def body(state: RolloutState, key: jax.Array) -> tuple[RolloutState, tuple[Transition, Metrics]]:
         return step(vector_env, policy, agent, state, params, key)
 
-    end, (transition, metrics) = jax.lax.scan(body, state, jax.random.split(key, num_steps))
+    scan = _scan_until_ended if until_ended else jax.lax.scan
+    end, (transition, metrics) = scan(body, state, jax.random.split(key, num_steps))
     if policy.value is not None:
         last = policy.value(agent, end.carry, policy_input(vector_env, policy, end))
         extras = dict(transition.extras)
@@ -82,6 +89,24 @@ def unroll(
     if vector_env.has_pool:
         metrics["resets_per_level"] = metrics["episodes"] / vector_env.num_levels
     return end, Batch(transition, state.carry), metrics
+
+
+def _scan_until_ended(body: Callable[..., Any], state: RolloutState, keys: jax.Array) -> tuple[RolloutState, Any]:
+    """As `jax.lax.scan`, but for what comes after the end of all rows."""
+    shapes = jax.eval_shape(body, state, keys[0])[1]
+    rows = jax.tree.map(lambda s: jnp.zeros((keys.shape[0], *s.shape), s.dtype), shapes)
+
+    def goes_on(loop: tuple[jax.Array, RolloutState, Any]) -> jax.Array:
+        place, state, _ = loop
+        return (place < keys.shape[0]) & anywhere(~state.vector.ended)
+
+    def once(loop: tuple[jax.Array, RolloutState, Any]) -> tuple[jax.Array, RolloutState, Any]:
+        place, state, rows = loop
+        state, row = body(state, keys[place])
+        return place + 1, state, jax.tree.map(lambda all_, one: all_.at[place].set(one), rows, row)
+
+    _, end, rows = jax.lax.while_loop(goes_on, once, (jnp.int32(0), state, rows))
+    return end, rows
 
 
 def step(

@@ -10,9 +10,12 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import jax
+import numpy as np
 
 REQUIRED = inspect.Parameter.empty
 _MOST_NAMES = 6  # that are listed where one is unknown
+UNSET = "none"  # text that stands for None, which TOML does not have
+_LARGEST = float(np.finfo(np.float32).max)
 _INTEGERS = range(-(2**31), 2**31)  # everything that is not a size in Python ends up in int32
 
 
@@ -92,9 +95,10 @@ def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -
         hint = parameter.annotation
         if name not in values or hint is REQUIRED or isinstance(hint, str):
             continue
-        checked[name] = value = _plain(values[name])
+        value = _plain(values[name])
         if not accepts(value, hint):
             raise ValueError(f"{name}: expected {expected(hint)}, got {shown(value)}")
+        checked[name] = None if _is_unset(value, hint) else value
     return checked
 
 
@@ -123,8 +127,10 @@ def suggestion(name: str, known: Collection[str], path: str = "", how: str = "")
 
 
 def accepts(value: Any, hint: Any) -> bool:
-    """Whether a value as TOML has it fits an annotation; None can only be given in Python. Numbers must be finite."""
+    """Whether a value as TOML has it fits an annotation, where `none` stands for None. Numbers must be finite."""
     origin, args = get_origin(hint), get_args(hint)
+    if hint is types.NoneType:
+        return value is None or bool(value == UNSET)
     if origin in (Union, types.UnionType):
         return any(accepts(value, arg) for arg in args)
     if origin is Literal:
@@ -135,7 +141,7 @@ def accepts(value: Any, hint: Any) -> bool:
     if origin in (dict, Mapping):
         return isinstance(value, dict)
     if hint in (float, jax.Array):
-        return type(value) is float and math.isfinite(value) or type(value) is int and value in _INTEGERS
+        return type(value) is float and abs(value) <= _LARGEST or type(value) is int and value in _INTEGERS
     if hint is int:
         return type(value) is int and value in _INTEGERS
     return type(value) is hint or hint is Any
@@ -145,7 +151,7 @@ def expected(hint: Any) -> str:
     """An annotation in words."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(expected(arg) for arg in args if arg is not types.NoneType))
+        return " or ".join(dict.fromkeys(expected(arg) for arg in args))
     if origin is Literal:
         return "one of " + ", ".join(str(arg) for arg in args)
     if origin in _SEQUENCES:
@@ -161,6 +167,7 @@ _WORDS = {
     float: "a finite number",
     jax.Array: "a finite number",
     str: "text",
+    types.NoneType: UNSET,
     list: "a list",
     dict: "a table",
     Mapping: "a table",
@@ -168,13 +175,19 @@ _WORDS = {
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Integers as floats where only floats are meant, lists as tuples, which can be static under `jax.jit`."""
+    """Integers as floats where only floats are meant, lists as tuples, which can be static under `jax.jit`, and None."""
     if isinstance(value, list):
         return tuple(_converted(item, Any) for item in value)
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if type(value) is int and int not in kinds and (float in kinds or jax.Array in kinds):
         return float(value)
-    return value
+    return None if _is_unset(value, hint) else value
+
+
+def _is_unset(value: Any, hint: Any) -> bool:
+    """Whether it is the text that stands for None: an annotation that has such a text takes it as that."""
+    kinds = get_args(hint)
+    return value == UNSET and types.NoneType in kinds and not any(accepts(value, k) for k in kinds if k is not types.NoneType)
 
 
 def shown(value: Any) -> str:
@@ -183,6 +196,8 @@ def shown(value: Any) -> str:
         return "a table"
     if type(value) is int and value not in _INTEGERS:
         return "an integer beyond 32 bits"
+    if type(value) is float and _LARGEST < abs(value) < math.inf:
+        return f"{value:g}, beyond float32"
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

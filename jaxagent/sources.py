@@ -73,7 +73,16 @@ class Groups:
         start_key, act_key = jax.random.split(key)
         acting = policy if self.anchor is None else self._anchored(policy)
         begun = rollout.init(self.vector_env, acting, start_key, params)
-        end, batch, metrics = rollout.unroll(self.vector_env, acting, agent, begun, params, act_key, num_steps=self.num_steps)
+        end, batch, metrics = rollout.unroll(
+            self.vector_env,
+            acting,
+            agent,
+            begun,
+            params,
+            act_key,
+            num_steps=self.num_steps,
+            until_ended=acting.value is None,  # a critic would have to see what follows a time limit
+        )
         metrics["unfinished_rate"] = jnp.mean(~end.vector.ended, dtype=jnp.float32)
         return state, self._most_varied(batch) if self.oversample > 1 else batch, metrics
 

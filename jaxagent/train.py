@@ -16,6 +16,7 @@ from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxagent.envs.base import Environment
+from jaxagent.envs.tools.base import ToolEnv
 from jaxagent.envs.vector import LevelSource, ResetMode, VectorEnv
 from jaxagent.finite import all_finite
 from jaxagent.ops import across
@@ -24,6 +25,7 @@ from jaxagent.types import Metrics, PyTree
 
 BLOCKS = 8  # of environments, on the devices of a mesh
 _BLOCK = "block"  # axis of the blocks on one device
+_OF_ROLLOUTS = {"reset_mode": "same_step", "levels": "pool", "pool_size": None}  # and their defaults
 _MEANS = ("resets_per_level", "unfinished_rate")
 
 
@@ -71,12 +73,19 @@ class Trainer:
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it outside of transformations such as `vmap`."""
         self.learner.validate()
+        if isinstance(self.env, ToolEnv):
+            self.env.check_params(self.params)
         self._validate_static()
 
     def _validate_static(self) -> None:
         if not isinstance(self.num_steps, int) or self.num_steps < 1:
             raise ValueError(f"num_steps: expected a positive integer, got {self.num_steps}")
         self._vector_env.validate()
+        if hasattr(self.learner, "group_size"):
+            for field, default in _OF_ROLLOUTS.items():
+                if getattr(self, field) != default:
+                    found = f"{type(self.learner).__name__} plays whole episodes, each group on a new level"
+                    raise ValueError(f"{field}: expected {default}, since {found}, got {getattr(self, field)!r}")
         _ = self._source  # which can be impossible for this environment
         if self.mesh is None:
             self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs)

@@ -67,4 +67,6 @@ def test_summary_gives_each_mean_its_interval():
     # mean 5, standard deviation sqrt(20 / 3) = 2.582; half width 3.1824 (t, 3 degrees of freedom) * 2.582 / 2 = 4.108
     assert summary["length_mean"] == summary["return_mean"] == 5
     assert summary["return_mean_ci95"] == pytest.approx([0.892, 9.108], abs=2e-3)
-    assert summary["performance_mean"] is None and summary["performance_mean_ci95"] is None
+    assert summary["performance_mean"] is None and summary["performance_mean_ci95"] is None and "reward_gap" not in summary
+    judged = evaluation.summarise(results._replace(performance=jnp.ones((2, 2))))
+    assert judged["reward_gap"] == 4

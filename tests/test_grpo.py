@@ -1,5 +1,6 @@
 """GRPO and its relatives: every loss against float64, what must change nothing, and that tool use is learnt."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 import jaxagent as ja
+from jaxagent import rollout
+from jaxagent.envs.vector import VectorEnv
 from jaxagent.learners.bc import BC
 from jaxagent.learners.grpo import GRPO, LOSSES
 from jaxagent.loop import summarise
@@ -15,6 +18,7 @@ from jaxagent.networks.actor_critic import actor_critic
 from jaxagent.ops import groups, kl
 from jaxagent.ops.digest import digest
 from jaxagent.ops.distributions import Categorical
+from jaxagent.planners.scripted import scripted
 from jaxagent.types import Batch, Box, Discrete, EnvSpec, Transition
 
 T, B, G, A = 5, 8, 4, 3
@@ -61,7 +65,7 @@ def batch_of(grpo: GRPO, params: Any, *, returns=RETURNS, lengths=LENGTHS, seed:
 def loss_and_gradient(grpo: GRPO, state, batch: Batch, params: Any, rows=slice(None)):
     """Of the loss at `params`, where `state` acted, on some of the episodes of the batch."""
     episodes, _ = grpo._episodes(state, batch.transition, num_steps=batch.transition.mask.shape[0])
-    items = jax.tree.map(lambda x: x[rows], episodes)
+    items = grpo._prepared(jax.tree.map(lambda x: x[rows], episodes))
     (loss, metrics), gradient = jax.value_and_grad(grpo._loss, has_aux=True)(params, items, state.kl_coef)
     return float(loss), gradient, metrics
 
@@ -172,8 +176,11 @@ def test_minibatches_and_microbatches_share_one_denominator(loss):
     for parts in (2, 4, 8):
         pieces = [loss_and_gradient(grpo, state, batch, params, rows=slice(i, None, parts))[1] for i in range(parts)]
         assert_equal_trees(jax.tree.map(lambda *g: sum(g), *pieces), whole, rtol=1e-4, atol=1e-6)
-    if loss not in ("dapo", "gspo"):
-        return
+
+
+@pytest.mark.parametrize("loss", ["dapo", "gspo", "bnpo"])
+def test_microbatches_learn_what_the_minibatch_does(loss):
+    state, _, batch = started(learner(loss=loss, kl_coef=0.1))
     updated = [
         jax.jit(learner(loss=loss, kl_coef=0.1, num_microbatches=parts).update)(state, batch, jax.random.key(3))[0].params
         for parts in (1, 2, 4)
@@ -237,6 +244,27 @@ def test_what_follows_the_end_does_not_count(loss):
     assert_equal_trees(found[1], expected[1], rtol=1e-4, atol=1e-7)
 
 
+def test_rollouts_stop_where_all_episodes_have_ended():
+    """In every lane: up to there they hold what they would hold without, and are counted alike."""
+    env, params = ja.make("ToolSelect-v0")
+    policy, vector_env = scripted(env, "sft"), VectorEnv(env, 4, "none", group_size=2)
+
+    def played(key, until_ended):
+        begun = rollout.init(vector_env, policy, key, params)
+        found = rollout.unroll(vector_env, policy, None, begun, params, key, num_steps=24, until_ended=until_ended)
+        return found[0].vector.ended, found[1].transition, found[2]
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    stopped, whole = (jax.jit(jax.vmap(functools.partial(played, until_ended=u)))(keys) for u in (True, False))
+    lengths = np.asarray(stopped[1].mask.sum(1))
+    assert stopped[0].all() and lengths.max() < 24 and len(np.unique(lengths.max(1))) > 1
+    np.testing.assert_array_equal(stopped[1].mask, whole[1].mask)
+    jax.tree.map(np.testing.assert_array_equal, stopped[2], whole[2])
+    for found, expected in zip(jax.tree.leaves(stopped[1]), jax.tree.leaves(whole[1]), strict=True):
+        np.testing.assert_array_equal(found[stopped[1].mask], expected[stopped[1].mask])
+        assert not found[:, lengths.max() :].any()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_room_for_longer_episodes_changes_nothing(loss):
     """But for what dr_grpo divides by. Of 20 steps the first 8 are learnt from, unless another axis makes all sizes run."""
@@ -250,6 +278,8 @@ def test_room_for_longer_episodes_changes_nothing(loss):
         state, jax.tree.map(lambda x: x[None], roomy.transition), key
     )
     assert_equal_trees(jax.tree.map(lambda x: x[0], whole[0]), found.params, rtol=1e-4, atol=1e-6)
+    for name in ("approx_kl", "clip_fraction_low", "clip_fraction_high"):  # of which no loss has its own
+        assert found_metrics[name] == pytest.approx(float(metrics[name]), abs=1e-6)
     if loss == "dr_grpo":
         assert found_metrics["grad_norm"] == pytest.approx(float(metrics["grad_norm"]) * T / (T + 15), rel=1e-4)
     else:
@@ -313,6 +343,13 @@ def test_steps_are_compared_in_equal_situations_of_a_group():
     np.testing.assert_allclose(found, [[2.0, 0.0, 0.0, 0.0], [0.0, -2.0, 0.0, 0.0]], atol=1e-6)
     scaled = groups.compare_steps(to_go, situation, mask, 2, scale="group", floor=1e-3)
     np.testing.assert_allclose(scaled[0, 0], 2.0 / np.sqrt(8 / 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [3, 16])
+def test_equal_returns_in_one_situation_are_no_advantage(size):
+    """Their mean differs from them by what float32 rounds."""
+    to_go, ones = jnp.full((5, size), 0.7), jnp.ones((5, size))
+    assert not groups.compare_steps(to_go, ones.astype(jnp.uint32), ones > 0, size, scale="group", floor=1e-3).any()
 
 
 def test_step_advantages_that_weigh_nothing_or_are_alone():
@@ -417,10 +454,32 @@ def test_settings_that_are_refused(settings, message):
         learner(**settings).validate()
 
 
+@pytest.mark.parametrize(
+    ("settings", "params", "message"),
+    [
+        (
+            {"levels": "fixed"},
+            {},
+            "levels: expected pool, since GRPO plays whole episodes, each group on a new level",
+        ),
+        ({"pool_size": 4}, {}, "pool_size: expected None, since GRPO plays whole episodes"),
+        ({"reset_mode": "next_step"}, {}, "reset_mode: expected same_step, since GRPO plays whole episodes"),
+        ({}, {"step_weight": float("inf")}, "params.step_weight: expected a finite number, got inf"),
+        ({}, {"max_steps": 99}, "params.max_steps: expected 1 to 24, got 99"),
+    ],
+)
+def test_trainers_that_are_refused(settings, params, message):
+    env, defaults = ja.make("ToolSelect-v0")
+    grpo = GRPO(network=actor_critic(env.spec, torso="bag", hidden=(8,)), group_size=2)
+    trainer = ja.Trainer(env, defaults.replace(**params), grpo, num_envs=8, num_steps=4, **settings)
+    with pytest.raises(ValueError, match=message):
+        trainer.validate()
+
+
 def test_references_and_batches_that_are_refused():
     grpo = learner(kl_coef=0.1)
     other = actor_critic(SPEC, hidden=(9,)).initial_params(jax.random.key(0))
-    with pytest.raises(ValueError, match="reference: expected the tree of arrays of this network"):
+    with pytest.raises(ValueError, match="reference: expected those of this network; of params/"):
         grpo.init(jax.random.key(0), SPEC, reference=other)
     with pytest.raises(ValueError, match="reference: expected None without kl_coef"):
         learner().init(jax.random.key(0), SPEC, reference=other)

@@ -402,7 +402,7 @@ class TestSettings:
             ppo.init(jax.random.key(0), SPEC, params=other)
         with pytest.raises(ValueError, match="reference: expected None without kl_coef"):
             ppo.init(jax.random.key(0), SPEC, reference=params)
-        with pytest.raises(ValueError, match="reference: expected the tree of arrays of this network"):
+        with pytest.raises(ValueError, match="reference: expected those of this network; of params/"):
             learner(kl_coef=0.1).init(jax.random.key(0), SPEC, reference=other)
 
     def test_refuses_a_network_without_a_critic(self):

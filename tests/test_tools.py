@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxagent as ja
-from jaxagent.envs import tools
+from jaxagent.envs import text, tools
 from jaxagent.envs.tools.base import FIRST_WORD, INVALID, PAD, SCRIPTS, ToolEnv
 from jaxagent.envs.vector import VectorEnv
 from jaxagent.planners.scripted import scripted
@@ -171,6 +171,19 @@ def test_a_cache_answers_the_same_at_no_cost(name, records):
     assert ((totals[1]["latency"] < totals[0]["latency"]) == (totals[1]["cache_hits"] > 0)).all()
 
 
+def test_an_error_is_no_answer_that_a_cache_keeps():
+    """100 ms for what comes too early, 100 for logging in, 250 for looking up, 100 for the fact, then nothing."""
+    env, params = ja.make("ToolSelect-v0", params={"cache": True})
+    _, state = env.reset(jax.random.key(0), params)
+    calls, known = ["get(fact_0)", "login()", "lookup()", "get(fact_0)", "get(fact_0)"], text.choices(env, state)
+    operations = [env.calls.operation[known.index(call)] for call in calls]
+    expected = np.cumsum([env.world.operations[operation].latency for operation in operations]).tolist()
+    for call, latency, hits in zip(calls, expected[:-1] + expected[-2:-1], (0, 0, 0, 0, 1), strict=True):
+        _, state, *_, info = env.step(jax.random.key(0), state, text.parse(env, state, call), params)
+        assert (int(info["totals"]["latency"]), int(info["totals"]["cache_hits"])) == (latency, hits)
+    assert info["totals"]["latency_uncached"] == expected[-1]
+
+
 def test_nobody_sees_the_true_objective(name, records):
     """An equal world that is judged otherwise shows and pays the same."""
     env, params, record = records["single", "random"]
@@ -202,7 +215,14 @@ def test_params_without_a_meaning_are_refused(name):
         ja.make(name, params={"step_weight": float("nan")})
     with pytest.raises(ValueError, match="window: expected at least"):
         ja.make(name, window=1)
-    for probability in ja.make(name)[0].world.probabilities:
+    env, params = ja.make(name)
+    wrong = {"step_weight": np.inf, "max_steps": 3.5, "cache": 2, "invalid_weight": np.zeros(3)}
+    for field, value in wrong.items():
+        with pytest.raises(ValueError, match=f"params.{field}: expected"):
+            env.check_params(params.replace(**{field: value}))
+    with pytest.raises(ValueError, match=f"params: expected {type(params).__name__}, got tuple"):
+        env.check_params(())
+    for probability in env.world.probabilities:
         with pytest.raises(ValueError, match=f"params.{probability}: expected a probability, got 1.5"):
             ja.make(name, params={probability: 1.5})
 

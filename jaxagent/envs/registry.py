@@ -176,7 +176,10 @@ def _cast(name: str, value: Any, default: Any) -> np.ndarray:
     if given.dtype.kind not in _FITTING[dtype.kind] or given.shape != shape or not np.all(np.isfinite(given)):
         size = f" of shape {shape}" if shape else ""
         raise ValueError(f"params.{name}: expected {_KINDS[dtype.kind]}{size}, got {value!r}")
-    cast = given.astype(dtype)
+    with np.errstate(over="ignore"):
+        cast = given.astype(dtype)
+    if not np.all(np.isfinite(cast)):
+        raise ValueError(f"params.{name}: expected a number that {dtype} holds, got {value!r}")
     if dtype.kind in "iu" and not np.array_equal(cast, given):
         raise ValueError(f"params.{name}: expected a number that fits {dtype}, got {value!r}")
     return cast

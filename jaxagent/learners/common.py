@@ -64,7 +64,7 @@ def check_fields(learner: Any) -> None:
             raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
     for field in _COUNTS:
         value = getattr(learner, field, None)
-        if value is not None and value < 1:
+        if value is not None and not (isinstance(value, int) and value >= 1):
             raise ValueError(f"{field}: expected a positive integer, got {value}")
     if getattr(learner, "sequence_length", None) is not None and not learner.network.memory:
         raise ValueError(f"sequence_length: expected None for a network without memory, got {learner.sequence_length}")
@@ -165,6 +165,8 @@ def _check_part(space: Space, value: Any, path: str, batch: tuple[int, ...]) -> 
             _check_part(entry, value[name], f"{path}.{name}", batch)
         return
     found = np.asarray(value)
+    if not isinstance(space, Box) and found.dtype.kind not in "iu":
+        raise ValueError(f"{path}: expected integers, got {found.dtype}")
     if found.shape != (*batch, *space.shape):
         raise ValueError(f"{path}: expected an array of shape {(*batch, *space.shape)}, got {found.shape}")
     if isinstance(space, Box):
@@ -232,6 +234,7 @@ def minimize(
     *,
     update: jax.Array,
     num_microbatches: int = 1,
+    prepared: Callable[[Any], Any] = lambda items: items,
 ) -> tuple[PyTree, optax.OptState, Metrics]:
     """One gradient step for every minibatch of every epoch, drawn anew for each. Metrics are means over the steps.
 
@@ -243,6 +246,7 @@ def minimize(
       update: index of the update, for annealing.
       num_microbatches: parts that a minibatch's gradient is the sum of, one after the other, to need less memory. The loss of a
         minibatch must then be the sum of that of its parts.
+      prepared: what to make of a minibatch before it is cut into them.
     """
     lr = anneal(learner.lr, learner.lr_final, update, learner.anneal_updates)
     target_kl, axes = getattr(learner, "target_kl", None), getattr(learner, "axes", ())
@@ -252,12 +256,11 @@ def minimize(
     )
 
     def gradients_of(params: PyTree, rows: jax.Array) -> tuple[PyTree, Metrics]:
+        taken, gradient = prepared(minibatch.take(items, rows)), jax.grad(loss, has_aux=True)
         if num_microbatches == 1:
-            return jax.grad(loss, has_aux=True)(params, minibatch.take(items, rows))
-        parts = jax.lax.map(
-            lambda part: jax.grad(loss, has_aux=True)(params, minibatch.take(items, part)), rows.reshape(num_microbatches, -1)
-        )
-        return jax.tree.map(lambda x: x.sum(0), parts)
+            return gradient(params, taken)
+        parts = jax.tree.map(lambda x: x.reshape(num_microbatches, -1, *x.shape[1:]), taken)
+        return jax.tree.map(lambda x: x.sum(0), jax.lax.map(lambda part: gradient(params, part), parts))
 
     def step(loop: tuple[PyTree, Any, jax.Array], rows: jax.Array) -> tuple[tuple[PyTree, Any, jax.Array], Metrics]:
         params, optimizer, active = loop

@@ -52,6 +52,7 @@ class Episodes(NamedTuple):
     importance: jax.Array  # weight of a step, 1 where the parameters before the update acted
     advantage: jax.Array
     weight: jax.Array  # of a step in the loss; those of all episodes together make up the denominator
+    share: jax.Array  # of a step in what is logged: one of all that count
     mask: jax.Array
     reference: PyTree  # action parameters of the reference policy; None without
 
@@ -140,9 +141,9 @@ class GRPO:
         for field, known in choices.items():
             if getattr(self, field) not in known:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
-        if self.group_size < 2:
+        if not isinstance(self.group_size, int) or self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2 episodes to compare, got {self.group_size}")
-        if self.lag < 0:
+        if not isinstance(self.lag, int) or self.lag < 0:
             raise ValueError(f"lag: expected a number of updates, got {self.lag}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
@@ -237,6 +238,7 @@ class GRPO:
             key,
             update=state.update,
             num_microbatches=learner.num_microbatches,
+            prepared=learner._prepared,
         )
         return params, optimizer, metrics | measured
 
@@ -269,6 +271,7 @@ class GRPO:
             importance=importance,
             advantage=advantage,
             weight=self._weights(mask, kept, num_steps),
+            share=mean_weights(mask & kept, self.axes),
             mask=mask,
             reference=reference,
         )
@@ -311,11 +314,8 @@ class GRPO:
         distribution = self._distribution(self._outputs(params, items), items)
         log_prob = distribution.log_prob(items.action)
         log_ratio = jnp.where(items.mask, log_prob - items.log_prob, 0.0)
-        if self.loss == "bnpo":
-            total = across.total(items.weight.sum(), self.axes) * self.num_microbatches
-            weights = items.weight / jnp.maximum(total, 1.0)
-        else:
-            weights = items.weight * self.num_minibatches
+        weights = items.weight if self.loss == "bnpo" else items.weight * self.num_minibatches
+        shares = items.share * self.num_minibatches
         low, high = self.clip_eps, self.clip_eps if self.clip_eps_high is None else self.clip_eps_high
         ratio = of_sequences(log_ratio.T, items.mask.T).T if self.loss == "gspo" else log_ratio
         if self.loss == "cispo":
@@ -333,10 +333,16 @@ class GRPO:
         change = jnp.exp(ratio) - 1.0
         return loss, {
             "policy_loss": policy_loss,
-            "approx_kl": weighted_mean(kl_estimate(log_ratio), weights),
-            "clip_fraction_low": weighted_mean((change < -low).astype(jnp.float32), weights),
-            "clip_fraction_high": weighted_mean((change > high).astype(jnp.float32), weights),
+            "approx_kl": weighted_mean(kl_estimate(log_ratio), shares),
+            "clip_fraction_low": weighted_mean((change < -low).astype(jnp.float32), shares),
+            "clip_fraction_high": weighted_mean((change > high).astype(jnp.float32), shares),
         }
+
+    def _prepared(self, items: Episodes) -> Episodes:
+        """A minibatch whose weights are complete: bnpo divides by the steps that it has."""
+        if self.loss != "bnpo":
+            return items
+        return items._replace(weight=items.weight / jnp.maximum(across.total(items.weight.sum(), self.axes), 1.0))
 
     def _outputs(self, params: PyTree, steps: Transition | Episodes) -> PyTree:
         """Action parameters for whole episodes [T, B]."""

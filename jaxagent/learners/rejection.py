@@ -12,6 +12,7 @@ from flax import struct
 
 from jaxagent.learners.common import actor, check_fields, cloning_loss, initial_params, minimize
 from jaxagent.networks.actor_critic import ActorCritic
+from jaxagent.ops import groups
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights
 from jaxagent.ops.optimizer import adam_init
@@ -72,9 +73,9 @@ class Rejection:
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
         check_fields(self)
-        if self.group_size < 2:
+        if not isinstance(self.group_size, int) or self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2 episodes to choose from, got {self.group_size}")
-        if not 1 <= self.num_kept < self.group_size:
+        if self.num_kept not in range(1, self.group_size):
             raise ValueError(f"num_kept: expected 1 to {self.group_size - 1} of a group, got {self.num_kept}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
@@ -122,7 +123,9 @@ class Rejection:
         is_cloned = jnp.ones_like(returns, bool) if self.min_return is None else returns >= self.min_return
         kept = kept._replace(mask=kept.mask & is_cloned[:, None])
         params, optimizer, metrics = one_by_one_on_cpu(Rejection._optimize)(self, state, kept, key)
+        varies = groups.compare(earned.reshape(-1), self.group_size, scale="none", floor=1.0).varies
         metrics |= {"kept_return": returns.mean(), "kept_rate": is_cloned.mean(dtype=jnp.float32)}
+        metrics["zero_variance_rate"] = 1.0 - varies.mean(dtype=jnp.float32)
         return RejectionState(params, optimizer, state.update + 1), metrics
 
     def _optimize(self, state: RejectionState, kept: Episodes, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:

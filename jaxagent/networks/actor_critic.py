@@ -163,9 +163,11 @@ class ActorCritic(nn.Module):
         expected = jax.eval_shape(self.initial_params, jax.random.key(0))
         if not self.critic and isinstance(params, Mapping) and "params" in params:
             params = {"params": {name: part for name, part in params["params"].items() if not name.startswith("critic")}}
-        shapes = [jax.tree_util.tree_map_with_path(lambda path, x: (path, x.shape), tree) for tree in (expected, params)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"{field}: expected the tree of arrays of this network, got one of other names or shapes")
+        ours, theirs = _shapes(expected), _shapes(params)
+        for name in (*ours, *theirs):
+            if ours.get(name) != theirs.get(name):
+                wanted, found = (f"an array {list(of[name])}" if name in of else "none" for of in (ours, theirs))
+                raise ValueError(f"{field}: expected those of this network; of {name} expected {wanted}, got {found}")
         return jax.tree.map(lambda x, like: jnp.array(x, like.dtype), params, expected)
 
     def _encoder(self, name: str) -> Encoder | Transformer:
@@ -254,6 +256,12 @@ def _transformer_size(layers: int, heads: int, width: int, context: int, bf16: b
     if width % (2 * heads):
         raise ValueError(f"width: expected a multiple of twice the {heads} heads, got {width}")
     return Size(layers, heads, width, context, bf16, remat)
+
+
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """Of every array in a tree, by its path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.shape(leaf) for path, leaf in leaves}
 
 
 def _zeros(space: Space) -> PyTree:

@@ -27,8 +27,8 @@ def fitted(
 ) -> Callable[..., Any]:
     """`function(size, *arguments)` of the first size that holds what is `needed`, as a function of the arguments.
 
-    A program holds one branch a size. Under a `vmap` all of them would run, so that the largest alone does there; over `axes`
-    all run the one that the largest need asks for.
+    A program holds one branch a size. The lanes of a `vmap` and all parts over `axes` run the one that the largest need among
+    them asks for.
 
     Args:
       function: of a size and arrays; what it returns must not depend on the size, nor be differentiated.
@@ -49,8 +49,9 @@ def fitted(
 
     @chosen.def_vmap
     def _rule(axis_size: int, in_batched: list[PyTree], index: jax.Array, *arguments: PyTree) -> tuple[PyTree, PyTree]:
-        in_axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, tuple(in_batched[1:]))
-        out = jax.vmap(branches[-1], in_axes, axis_size=axis_size)(*arguments)
+        differs = jax.tree.map(lambda is_batched: 0 if is_batched else None, tuple(in_batched[1:]))
+        lanes = [jax.vmap(branch, differs, axis_size=axis_size) for branch in branches]
+        out = jax.lax.switch(jnp.max(index), lanes, *arguments)
         return out, jax.tree.map(lambda _: True, out)
 
     return partial(chosen, index)

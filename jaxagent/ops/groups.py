@@ -87,6 +87,8 @@ def compare_steps(
 
     flat = returns_to_go.reshape(-1)
     centred = flat - mean(flat)
+    noise = _NOISE * jnp.maximum(jnp.max(jnp.where(mask, jnp.abs(returns_to_go), 0.0)), 1.0)
+    centred = jnp.where(jnp.abs(centred) > noise, centred, 0.0)
     if scale != "none":
         centred = centred / jnp.maximum(jnp.sqrt(mean(jnp.square(centred))), floor)
     return jnp.where(mask, centred.reshape(num_steps, num_rows), 0.0)

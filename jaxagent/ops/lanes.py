@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from jaxagent.types import PyTree
 
@@ -41,3 +42,14 @@ def one_by_one_on_cpu(function: Function) -> Function:
         return out, jax.tree.map(lambda _: True, out)
 
     return laned  # type: ignore[return-value]
+
+
+@jax.custom_batching.custom_vmap
+def anywhere(holds: jax.Array) -> jax.Array:
+    """Whether any entry is True, in any lane: one answer for all lanes of any `vmap`, so that a loop may depend on it."""
+    return jnp.any(holds)
+
+
+@anywhere.def_vmap
+def _anywhere_over_lanes(axis_size: int, in_batched: list[bool], holds: jax.Array) -> tuple[jax.Array, bool]:
+    return anywhere(jnp.any(holds, axis=0)), False

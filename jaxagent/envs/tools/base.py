@@ -6,6 +6,7 @@ actions, counts what goes wrong, keeps simulated time, adds the reward up and sh
 Letters: `A` calls (an operation with an argument, or one without), `C` components of the reward, `K` tokens a step, `V` words.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +36,7 @@ class Operation(NamedTuple):
       name: a word.
       arguments: the words that it takes one of; none if it takes no argument.
       latency: of a call, in simulated milliseconds.
-      cacheable: whether an equal call later in the episode is bound to give the same answer.
+      cacheable: whether after an answer, not an error, an equal call in the episode is bound to give the same.
     """
 
     name: str
@@ -170,7 +171,7 @@ class ToolState(NamedTuple):
     operation: jax.Array  # int32, waits for its argument; -1 if none does
     last_call: jax.Array  # int32, -1 before the first
     repeats: jax.Array  # int32, how often it was made without another in between
-    called: jax.Array  # bool [A], in this episode
+    called: jax.Array  # bool [A], answered without an error in this episode
     totals: Totals
     tokens: jax.Array  # int32, the last [K], or [L] with a window
     num_tokens: jax.Array  # int32
@@ -207,6 +208,11 @@ class ToolEnv:
 
     def check_params(self, params: Any) -> None:
         """Raises ValueError that names a param without a meaning; concrete ones only."""
+        known = type(self.world.default_params)
+        if not isinstance(params, known):
+            raise ValueError(f"params: expected {known.__name__}, got {type(params).__name__}")
+        for field in dataclasses.fields(params):
+            _check_number(f"params.{field.name}", getattr(params, field.name), getattr(self.world.default_params, field.name))
         if not 1 <= params.max_steps <= self.world.max_turns:
             raise ValueError(f"params.max_steps: expected 1 to {self.world.max_turns}, got {params.max_steps}")
         for name in self.world.probabilities:
@@ -301,7 +307,7 @@ class ToolEnv:
             operation=jnp.where(complete, -1, operation),
             last_call=jnp.where(made, call, state.last_call),
             repeats=jnp.where(made, repeats, state.repeats),
-            called=state.called | (made & (jnp.arange(self.calls.count) == call)),
+            called=state.called | (made & ~outcome.error & (jnp.arange(self.calls.count) == call)),
             totals=totals,
             tokens=state.tokens,
             num_tokens=state.num_tokens,
@@ -432,6 +438,17 @@ class Calls:
     def number(self, operation: jax.Array, argument: jax.Array) -> jax.Array:
         """Of the call, int32."""
         return at(self.first, operation) + argument
+
+
+_KINDS = {"b": ("b", "true or false"), "i": ("iu", "an integer"), "f": ("iuf", "a finite number")}  # by numpy's letters
+
+
+def _check_number(name: str, value: Any, default: ArrayLike) -> None:
+    """Raises ValueError unless a value can stand where the default does."""
+    given = np.asarray(value)
+    fitting, expected = _KINDS[np.asarray(default).dtype.kind]
+    if given.shape != () or given.dtype.kind not in fitting or not np.isfinite(given):
+        raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
 
 def token_of(world: World, word: str) -> int:

@@ -167,6 +167,7 @@ class TidyDesk:
         # a number of trials, geometric: the least n with 1 - (1 - p)^n above a uniform number
         uniform = jax.random.uniform(fall_key, (THINGS,))
         trials = jnp.floor(jnp.log1p(-uniform) / jnp.log1p(-jnp.clip(params.falls, 1e-6, 1.0 - 1e-6))) + 1.0
+        trials = jnp.where(jnp.asarray(params.falls) > 0.0, trials, jnp.inf)
         return TidyDeskState(
             agent=jnp.asarray(INNER)[jax.random.randint(agent_key, (), 0, len(INNER))],
             held=jnp.int32(-1),
