@@ -184,7 +184,9 @@ def fit(
             log.append(update, {"env_steps": env_steps, **row}, timing=timing)
             if track is not None:
                 track(update, {"env_steps": env_steps, **row})
-            progress.report(update, env_steps=int(np.sum(env_steps)), values=_headline(row))
+            progress.report(
+                update, env_steps=int(np.sum(env_steps)), values=_headline(row, demonstrated=program.trainer.demonstrated)
+            )
             signal_number = max(distributed.from_all(received[0] if received else 0))
             if schedule.is_due(schedule.checkpoint_every, update) or signal_number:
                 whole = program.whole(state)
@@ -253,9 +255,13 @@ def summarise(rows: Mapping[str, Any], count: int) -> dict[str, Any]:
 _MEANS = {"success": "_rate", "truncated": "_rate"}  # what they are called, where that is not the mean
 
 
-def _headline(row: Mapping[str, Any]) -> dict[str, float]:
-    """What the progress display shows of a row: means over the seeds with episodes that ended, NaN where there are none."""
-    shown = {name.partition("_")[0]: _mean(row[name]) for name in ("return_mean", "success_rate") if name in row}
+def _headline(row: Mapping[str, Any], *, demonstrated: bool = False) -> dict[str, float]:
+    """What the progress display shows of a row: means over the seeds with episodes that ended, NaN where there are none.
+
+    Of demonstrations, whose episodes are not the agent's, how well they are predicted.
+    """
+    names = ("loss", "accuracy") if demonstrated else ("return_mean", "success_rate")
+    shown = {name.partition("_")[0]: _mean(row[name]) for name in names if name in row}
     if "eval" in row:
         name = "success_rate" if row["eval"]["success_rate"] is not None else "return_mean"
         shown[f"eval_{name.partition('_')[0]}"] = row["eval"][name]

@@ -31,6 +31,36 @@ RATIOS = {
 ONLY_IN_RATIOS = ("success_turns", "episodes_with_error", "recoveries")
 
 
+# What is worth drawing of a run, the most telling first: what became of the episodes played, and how learning went.
+PLAYED = ("return_mean", "success_rate", "performance_mean", "turns_mean", "length_mean")
+CURVES = (
+    *PLAYED,
+    "entropy",
+    "kl",
+    "loss",
+    "accuracy",
+    "held_out_loss",
+    "value_loss",
+    "approx_kl",
+    "zero_variance_rate",
+    "unfinished_rate",
+)
+_MOST_CURVES = 9
+
+
+def worth_drawing(measured: Mapping[str, Any]) -> list[str]:
+    """Those of `CURVES` with a finite value in their arrays, at most nine.
+
+    Turns are shown instead of steps where both are counted, and `unfinished_rate` if any episode was cut.
+    """
+    known = {name: values[np.isfinite(values)] for name, values in measured.items()}
+    shown = [name for name in CURVES if name in known and known[name].size]
+    idle = {"length_mean"} if "turns_mean" in shown else set()
+    if "unfinished_rate" in shown and not np.any(known["unfinished_rate"]):
+        idle.add("unfinished_rate")
+    return [name for name in shown if name not in idle][:_MOST_CURVES]
+
+
 def ratios(sums: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `RATIOS` that can be told from sums over episodes; NaN where there is nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):

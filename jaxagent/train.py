@@ -112,6 +112,11 @@ class Trainer:
         """Environment steps in one batch."""
         return self.num_envs * self.num_steps
 
+    @property
+    def demonstrated(self) -> bool:
+        """Whether a teacher acts in the batches, so that what is told of their episodes is the teacher's."""
+        return isinstance(self._source, Demonstrations)
+
     def init(self, key: jax.Array, *, warm_start: PyTree | None = None, reference: PyTree | None = None) -> RunState:
         """The state before the first update.
 

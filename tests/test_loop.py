@@ -168,6 +168,15 @@ def test_the_display_leaves_out_seeds_without_episodes():
     assert loop._headline({"return_mean": np.float64(3.0)}) == {"return": 3.0}
 
 
+def test_the_display_of_demonstrations_says_how_well_they_are_predicted():
+    row = {
+        name: np.float64(value)
+        for name, value in {"return_mean": 3.0, "success_rate": 1.0, "loss": 0.5, "accuracy": 0.8}.items()
+    }
+    row |= {"eval": {"success_rate": 0.6, "return_mean": 1.0}}
+    assert loop._headline(row, demonstrated=True) == {"loss": 0.5, "accuracy": 0.8, "eval_success": 0.6}
+
+
 def test_one_program_serves_every_segment(tmp_path):
     program = Program(_trainer(), _schedule(), seed=0)
     state = program.init()

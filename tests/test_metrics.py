@@ -182,3 +182,18 @@ def test_more_confidence_is_a_wider_interval() -> None:
         (proportion_interval(3, 9), proportion_interval(3, 9, confidence=0.99)),
     ):
         assert wide.interval[0] < narrow.interval[0] < narrow.interval[1] < wide.interval[1]
+
+
+def test_what_is_worth_drawing():
+    """What was measured, in order; turns instead of steps, cut episodes only where there were some, nine at most."""
+
+    def drawn(**measured: list[float]) -> list[str]:
+        return metrics.worth_drawing({name: np.array(values) for name, values in measured.items()})
+
+    nan = math.nan
+    assert drawn(entropy=[1.0], length_mean=[nan, 4.0], success_rate=[nan, nan], lr=[0.1]) == ["length_mean", "entropy"]
+    assert drawn(turns_mean=[nan], length_mean=[2.0]) == ["length_mean"]
+    assert drawn(length_mean=[6.0], turns_mean=[3.0], unfinished_rate=[0.0, 0.0]) == ["turns_mean"]
+    assert drawn(unfinished_rate=[0.0, 0.1]) == ["unfinished_rate"]
+    assert drawn(**{name: [1.0] for name in metrics.CURVES}) == [name for name in metrics.CURVES if name != "length_mean"][:9]
+    assert drawn() == []

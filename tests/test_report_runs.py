@@ -1,18 +1,23 @@
 """Reports of runs and of a sweep that were trained."""
 
+import contextlib
+import io
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 from PIL import Image
 
-from jaxagent import cli, config
+from jaxagent import cli, config, report
 from jaxagent.report import analysis, page, study
+from jaxagent.rundir import RunDir
 
 TINY = tiny.toml(seed=3)
 
@@ -43,6 +48,60 @@ def test_runs_are_compared_by_their_evaluations(runs: list[Path]) -> None:
     assert curve["env_steps"].tolist() == [row["env_steps"][0] for row in logged]
     assert curve["entropy"]["mean"].tolist() == pytest.approx([sum(row["entropy"]) / 2 for row in logged])
     assert curve["entropy"]["low"].tolist() == [min(row["entropy"]) for row in logged]
+
+
+CLONING = """
+[env]
+name = "ToolSelect-v0"
+[learner]
+name = "bc"
+demonstrator = "sft"
+num_minibatches = 1
+[network]
+torso = "bag"
+hidden = [8]
+shared = false
+[train]
+num_envs = 4
+num_steps = 24
+num_updates = 2
+segment = 1
+eval_every = 1
+eval_episodes = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run that clones demonstrations, and what it showed. Read only."""
+    directory = tmp_path_factory.mktemp("cloned")
+    (directory / "bc.toml").write_text(CLONING)
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        assert cli.main(["train", str(directory / "bc.toml"), "--out", str(directory / "run")]) == 0
+    return directory / "run", shown.getvalue()
+
+
+def test_episodes_of_demonstrations_are_not_taken_for_the_agents(
+    runs: list[Path], cloned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, shown = cloned
+    (*_, last) = shown.splitlines()
+    assert re.search(r"eta \S+  loss \S+  accuracy \S+  eval_success \S+$", last)
+    trial, other = study.read([run, runs[0]]).trials
+    assert {"loss", "accuracy", "entropy"} == trial.curves[0].values.keys()
+    assert {"success_rate", "return_mean"} <= other.curves[0].values.keys()
+    figures: list[Any] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
+    report.save_curves(RunDir(run), demonstrated=True)
+    labels = {axis.get_title(): axis.get_legend_handles_labels()[1] for axis in figures[0].axes}
+    played = ["return mean", "success rate", "performance mean", "turns mean"]
+    assert list(labels) == [*played, "entropy", "loss", "accuracy"]
+    assert all(labels[name] == ["demonstrations", "evaluation"] for name in played)
+    assert not labels["loss"] and not labels["accuracy"]
+    report.save_curves(RunDir(runs[0]))
+    labels = {axis.get_title(): axis.get_legend_handles_labels()[1] for axis in figures[1].axes}
+    assert list(labels) == ["return mean", "success rate", "length mean", "entropy", "value loss", "approx kl"]
+    assert all("demonstrations" not in shown for shown in labels.values())
 
 
 def test_different_learners_are_told_apart_by_what_they_share() -> None:

@@ -223,7 +223,7 @@ def _fit(
         raise SystemExit(stop.exit_code) from stop
     if not leads:
         return
-    report.save_curves(run)
+    report.save_curves(run, demonstrated=trainer.demonstrated)
     report.save_episode(_loaded(run.path), run.episode)
     show(evaluation, as_json=False)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxagent import schema, statistics
-from jaxagent.report.study import CURVES, Curve, Seed, Study, Trial
+from jaxagent import metrics, schema, statistics
+from jaxagent.report.study import Curve, Seed, Study, Trial
 
 TOP = 5  # settings whose curves are drawn in colour
 _LEAST_TRIALS = 8  # that importance can be told from
@@ -187,7 +187,7 @@ def curves(trial: Trial) -> dict[str, Any]:
     """The learning curves of a trial: `env_steps` of one seed `[n]`, and for each measure mean, least and most over seeds."""
     updates = np.unique(np.concatenate([curve.update for curve in trial.curves]))
     updates = updates[np.unique(np.linspace(0, len(updates) - 1, _MOST_POINTS).astype(int))]
-    names = [name for name in CURVES if any(name in curve.values for curve in trial.curves)]
+    names = [name for name in metrics.CURVES if any(name in curve.values for curve in trial.curves)]
     aligned = {name: _aligned(trial.curves, name, updates) for name in names}
     steps = np.nanmax([_at(curve, curve.env_steps.astype(np.float64), updates) for curve in trial.curves], axis=0)
     return {"env_steps": steps} | {name: _over_seeds(values) for name, values in aligned.items()}

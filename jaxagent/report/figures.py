@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxagent import schema
+from jaxagent import metrics, schema
 from jaxagent.files import disk_errors
 from jaxagent.report import analysis
-from jaxagent.report.study import CURVES, Study
+from jaxagent.report.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,7 +172,8 @@ def _curves(study: Study, report: Mapping[str, Any]) -> "Figure | None":
     by_name = {trial.name: trial for trial in study.trials if trial.curves}
     shown = [(row, by_name[row["trial"]]) for row in report["leaderboard"] if row["trial"] in by_name]
     lines = [(row["place"], report["curves"].get(trial.name) or analysis.curves(trial)) for row, trial in shown]
-    measured = [name for name in CURVES if any(name in line and np.isfinite(line[name]["mean"]).any() for _, line in lines)]
+    means = {name: [line[name]["mean"] for _, line in lines if name in line] for name in metrics.CURVES}
+    measured = metrics.worth_drawing({name: np.concatenate(arrays) for name, arrays in means.items() if arrays})
     measured.sort(key=lambda name: report["objective"].removeprefix("eval.") != name)  # what is compared comes first
     if not measured:
         return None

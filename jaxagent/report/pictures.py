@@ -1,6 +1,6 @@
 """Pictures of a run: learning curves, and an episode to watch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -19,7 +19,6 @@ from jaxagent.rundir import RunDir
 from jaxagent.trained import Loaded
 from jaxagent.types import Agent, Policy, PyTree
 
-_PANELS = ("return_mean", "success_rate", "length_mean", "entropy", "value_loss", "approx_kl")
 _MAX_FRAMES = 400  # of a GIF
 
 
@@ -30,27 +29,37 @@ class Frame(NamedTuple):
     total_reward: float  # up to here
 
 
-def save_curves(run: RunDir) -> Path:
-    """Draws what the run's log holds, a line a seed, into `curves.png`."""
+def save_curves(run: RunDir, *, demonstrated: bool = False) -> Path:
+    """Draws what the run's log holds, a line a seed, into `curves.png`. See `Trainer.demonstrated`."""
     from matplotlib.figure import Figure
 
     rows = metrics.read(run.metrics)
-    shown = [name for name in _PANELS if rows and name in rows[0]]
+    logged = {name: _lines(rows, name) for name in metrics.CURVES if rows and name in rows[0]}
+    shown = metrics.worth_drawing(logged)
     figure = Figure(figsize=(10, 2.6 * max(1, -(-len(shown) // 3))), layout="constrained")
     axes = figure.subplots(-(-len(shown) // 3), min(3, len(shown)), squeeze=False).ravel() if shown else ()
     steps = np.array([np.max(row["env_steps"]) for row in rows], np.float64)
     for axis, name in zip(axes, shown, strict=False):
-        lines = np.array([np.atleast_1d(row[name]) for row in rows], np.float64)
-        axis.plot(steps, lines, linewidth=1.0, alpha=0.8)
+        first, *_ = axis.plot(steps, logged[name], linewidth=1.0, alpha=0.8)
+        if demonstrated and name in metrics.PLAYED:
+            first.set_label("demonstrations")
         evaluated = [(step, row["eval"][name]) for step, row in zip(steps, rows, strict=True) if _evaluated(row, name)]
         if evaluated:
             axis.plot(*zip(*evaluated, strict=True), "k.", label="evaluation")
+        if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False)
         axis.set(title=name.replace("_", " "), xlabel="environment steps")
         axis.grid(alpha=0.3)
+    for axis in axes[len(shown) :]:
+        axis.remove()
     with disk_errors(run.curves, 0):
         figure.savefig(run.curves, dpi=110)
     return run.curves
+
+
+def _lines(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    """`[rows, seeds]`."""
+    return np.array([np.atleast_1d(row[name]) for row in rows], np.float64)
 
 
 def _evaluated(row: dict[str, Any], name: str) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxagent import metrics, schema
 from jaxagent.errors import DataError, UsageError
+from jaxagent.learners import LEARNERS
 from jaxagent.rundir import RunDir
 from jaxagent.sweep import ledger
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _NULLABLE = ("objective", "reason", "parent", "curve")  # columns of a ledger; the others that are read have a value everywhere
 _BUDGETS = ("train.num_updates", "train.total_steps")
-CURVES = ("return_mean", "success_rate", "length_mean", "entropy", "value_loss", "approx_kl")  # those worth drawing
 
 
 class Seed(NamedTuple):
@@ -116,7 +116,7 @@ def _read_sweep(path: Path) -> Study:
         raise DataError(f"{path / 'sweep.toml'}: expected a table sweep with an objective, and a mode, max or min")
     table = _ledger(path)
     names = _setting_names(table, path)
-    curves, warnings = _sweep_curves(path, table)
+    curves, warnings = _sweep_curves(path, table, _drawn(spec.get("config")))
     base = str(spec.get("base", "CONFIG.toml"))
     rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in sorted(table.to_pylist(), key=lambda row: row["rung"]):
@@ -208,7 +208,7 @@ def _setting_names(table: "pa.Table", path: Path) -> list[str]:
     return names
 
 
-def _sweep_curves(path: Path, table: "pa.Table") -> tuple[dict[str, list[Curve]], list[str]]:
+def _sweep_curves(path: Path, table: "pa.Table", names: Sequence[str]) -> tuple[dict[str, list[Curve]], list[str]]:
     """The curves of each trial, one a seed, as far as they can be read; and a warning where that is not all."""
     import pyarrow as pa
 
@@ -219,7 +219,7 @@ def _sweep_curves(path: Path, table: "pa.Table") -> tuple[dict[str, list[Curve]]
     tables, unread = list["pa.Table"](), list[str]()
     for name in files:
         try:
-            tables.append(_curve_columns(path / ledger.CURVES / name))
+            tables.append(_curve_columns(path / ledger.CURVES / name, names))
         except DataError as error:
             unread.append(str(error))
     some = f", among them {unread[0]}" if len(unread) > 1 else f": {unread[0]}" if unread else ""
@@ -240,7 +240,7 @@ def _sweep_curves(path: Path, table: "pa.Table") -> tuple[dict[str, list[Curve]]
     return curves, warnings
 
 
-def _curve_columns(file: Path) -> "pa.Table":
+def _curve_columns(file: Path, names: Sequence[str]) -> "pa.Table":
     """What a report needs of a file of curves.
 
     Raises:
@@ -250,7 +250,7 @@ def _curve_columns(file: Path) -> "pa.Table":
 
     table, number = ledger.read_parquet(file), pa.int64()
     kinds = {"trial": pa.string(), "seed": number, "update": number, "env_steps": number}
-    optional = {name: pa.float64() for name in CURVES if name in table.column_names}
+    optional = {name: pa.float64() for name in names if name in table.column_names}
     try:
         found = table.select([*kinds, *optional]).cast(pa.schema(kinds | optional))
     except (pa.ArrowException, KeyError, ValueError) as error:
@@ -293,16 +293,16 @@ def _trial_of_run(run: RunDir, evaluation: Mapping[str, Any], name: str) -> Tria
         steps = int(env_steps[i % len(env_steps)])
         seeds.append(Seed(first + i, "done" if known else "failed", score if known else None, reason, 0, updates, steps))
     command = shlex.join(["jaxagent", "train", str(run.config)])
-    curves = [_run_curve(logged, i, count) for i in range(count)] if logged else []
+    curves = [_run_curve(logged, i, count, _drawn(document)) for i in range(count)] if logged else []
     settings = {key: value for key, value in _flat(document, "") if key not in ("seed", "num_seeds")}
     return Trial(str(run.path), settings, seeds, [command], curves=curves)
 
 
-def _run_curve(rows: Sequence[Mapping[str, Any]], lane: int, num_seeds: int) -> Curve:
+def _run_curve(rows: Sequence[Mapping[str, Any]], lane: int, num_seeds: int, names: Sequence[str]) -> Curve:
     def column(name: str) -> np.ndarray:
         return np.array([np.broadcast_to(row.get(name, np.nan), num_seeds)[lane] for row in rows])
 
-    values = {name: column(name).astype(np.float64) for name in CURVES if any(name in row for row in rows)}
+    values = {name: column(name).astype(np.float64) for name in names if any(name in row for row in rows)}
     return Curve(column("update"), column("env_steps"), values)
 
 
@@ -324,6 +324,14 @@ def _flat(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
+
+
+def _drawn(config: Any) -> Sequence[str]:
+    """The curves of a config's learner that are the agent's own: episodes of demonstrations are not."""
+    learner = config.get("learner") if isinstance(config, dict) else None
+    name = learner.get("name") if isinstance(learner, dict) else None
+    demonstrated = hasattr(LEARNERS.get(str(name)), "teacher")
+    return [curve for curve in metrics.CURVES if not demonstrated or curve not in metrics.PLAYED]
 
 
 # files ------------------------------------------------------------------------------------------------------------------------
