@@ -43,6 +43,7 @@ def test_runs_are_compared_by_their_evaluations(runs: list[Path]) -> None:
         assert list(row["seed_scores"]) == ["3", "4"]
         assert list(row["seed_scores"].values()) == [seed["success_rate"] for seed in evaluation["seeds"]]
         assert row["updates"] == 4 and row["env_steps"] == 2 * 4 * 4 * 8
+        assert row["evaluated"] == {name: evaluation[name] for name in ("return_mean", "length_mean")}
     logged = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
     curve = report["curves"][str(runs[0])]
     assert curve["env_steps"].tolist() == [row["env_steps"][0] for row in logged]
@@ -107,8 +108,41 @@ def test_episodes_of_demonstrations_are_not_taken_for_the_agents(
 def test_different_learners_are_told_apart_by_what_they_share() -> None:
     ppo = {"learner.name": "ppo", "learner.lr": 1e-3, "learner.clip_eps": 0.2, "train.num_steps": 8, "network.critic": True}
     cloning = {"learner.name": "bc", "learner.lr": 3e-3, "learner.demonstrator": "sft", "train.num_steps": 8, "init_from": "x"}
-    ours = analysis.varied_settings([study.Trial(str(i), s, (), ()) for i, s in enumerate((ppo, cloning))])
-    assert ours == ["learner.name", "learner.lr", "network.critic", "init_from"]
+    assert varied(ppo, cloning) == ["learner.name", "learner.lr", "network.critic", "init_from"]
+
+
+def varied(*settings: dict[str, Any]) -> list[str]:
+    return analysis.varied_settings([study.Trial(str(i), one, (), ()) for i, one in enumerate(settings)])
+
+
+def test_how_often_something_is_saved_counts_only_where_nothing_else_differs() -> None:
+    one = {"learner.lr": 1e-3, "train.segment": 10, "train.checkpoint_every": 100, "train.num_updates": 4}
+    other = one | {"train.segment": 20, "train.checkpoint_every": 50}
+    assert varied(one, other) == ["train.segment", "train.checkpoint_every"]
+    assert varied(one, other | {"learner.lr": 1e-2, "train.num_updates": 8}) == ["learner.lr", "train.num_updates"]
+
+
+def test_equal_scores_are_told_apart_by_what_else_was_evaluated(
+    cloned: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads((cloned[0] / "eval.json").read_text()) | {"success_rate": 1.0, "latency_mean": None}
+    paths = [tmp_path / name for name in ("grpo", "ppo", "sft")]
+    for path, turns in zip(paths, (6.0, 8.25, 10.0), strict=True):
+        shutil.copytree(cloned[0], path)
+        (path / "eval.json").write_text(json.dumps(found | {"turns_mean": turns, "return_mean": -turns}))
+    assert cli.main(["report", *map(str, paths)]) == 0
+    best, score, sure, titles, *table, _ = capsys.readouterr().out.splitlines()
+    assert best == f"best   {paths[0]}, {paths[1]} and {paths[2]}, with the same score"
+    assert "success_rate 1 (1 seed)" in score and "Their scores are equal" in sure
+    assert titles.split() == ["success_rate", "return_mean", "performance_mean", "turns_mean"]
+    assert [line.split()[-1] for line in table] == ["6", "8.25", "10"] and len({len(line) for line in (titles, *table)}) == 1
+    html = (paths[0] / "report.html").read_text()
+    assert "<th>turns_mean</th>" in html and '<td data-value="8.25">8.25</td>' in html
+    rows = analysis.analyse(study.read(paths))["leaderboard"]
+    assert [row["evaluated"]["turns_mean"] for row in rows] == [6.0, 8.25, 10.0]
+    (paths[1] / "eval.json").write_text(json.dumps(found | {"success_rate": 0.5}))
+    assert cli.main(["report", *map(str, paths[:2])]) == 0
+    assert capsys.readouterr().out.startswith(f"best   {paths[0]}\n")
 
 
 def test_the_command_of_a_run_trains_it_once_more(runs: list[Path]) -> None:

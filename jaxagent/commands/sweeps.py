@@ -61,6 +61,9 @@ class Sweep:
 class Report:
     """Compare the settings of a sweep, or several runs, on one HTML page: which is best, and how sure that is.
 
+    Runs are compared by their success rate, or by the return where there is none. Beside it stand return, performance, turns
+    (or steps) and latency.
+
     Attributes:
       directories: A sweep's directory, or those of runs.
       out: HTML file to write; report.html in the first directory unless given.

@@ -4,6 +4,7 @@ Trials are ordered by how far they got, since scores after different budgets do 
 then those that stopped at the last rung, and so on down; at equal rungs those without a failed seed first, then by score.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,18 +12,21 @@ from typing import Any
 import numpy as np
 
 from jaxagent import metrics, schema, statistics
+from jaxagent.loop import Schedule
 from jaxagent.report.study import Curve, Seed, Study, Trial
 
 TOP = 5  # settings whose curves are drawn in colour
 _LEAST_TRIALS = 8  # that importance can be told from
 _MOST_POINTS = 200  # of a curve
+_IDLE = {f"train.{field.name}" for field in dataclasses.fields(Schedule)} - {"train.num_updates"}  # change nothing learnt
 
 
 def analyse(study: Study) -> dict[str, Any]:
     """The report as JSON values, see `jaxagent.files.jsonable`."""
     varied = varied_settings(study.trials)
     ranked = sorted(study.trials, key=lambda trial: _order(trial, study.mode))
-    rows = [_row(place, trial, varied) for place, trial in enumerate(ranked, start=1)]
+    evaluated = list(dict.fromkeys(name for trial in ranked for name in trial.evaluated))
+    rows = [_row(place, trial, varied, evaluated) for place, trial in enumerate(ranked, start=1)]
     return {
         "kind": study.kind,
         "name": study.name,
@@ -34,6 +38,7 @@ def analyse(study: Study) -> dict[str, Any]:
         "seeds": sorted({len(trial.seeds) for trial in study.trials}),
         "env_steps": sum(seed.env_steps for trial in study.trials for seed in trial.seeds),
         "varied": varied,
+        "evaluated": evaluated,
         "verdict": _verdict(rows),
         "leaderboard": rows,
         "importance": _importance(ranked, varied, study.mode),
@@ -45,9 +50,13 @@ def analyse(study: Study) -> dict[str, Any]:
 
 
 def varied_settings(trials: Sequence[Trial]) -> list[str]:
-    """The settings that differ between trials, in their order; of different learners only those that all of them have."""
+    """The settings that differ between trials, in their order; of different learners only those that all of them have.
+
+    How often something is logged, evaluated or saved counts only where nothing else differs.
+    """
     names = dict.fromkeys(name for trial in trials for name in trial.settings)
     varied = [name for name in names if len({repr(trial.settings.get(name)) for trial in trials}) > 1]
+    varied = [name for name in varied if name not in _IDLE] or varied
     if "learner.name" not in varied:
         return varied
     return [name for name in varied if not name.startswith("learner.") or all(name in trial.settings for trial in trials)]
@@ -61,7 +70,7 @@ def decisive(report: Mapping[str, Any]) -> list[str]:
 # the leaderboard --------------------------------------------------------------------------------------------------------------
 
 
-def _row(place: int, trial: Trial, varied: Sequence[str]) -> dict[str, Any]:
+def _row(place: int, trial: Trial, varied: Sequence[str], evaluated: Sequence[str]) -> dict[str, Any]:
     scores = _scores(trial)
     low, high = statistics.stratified_bootstrap([scores]) if len(scores) > 1 else (None, None)
     return {
@@ -72,6 +81,7 @@ def _row(place: int, trial: Trial, varied: Sequence[str]) -> dict[str, Any]:
         "score": float(statistics.iqm(scores)) if scores else None,
         "interval": None if low is None else [low, high],
         "seed_scores": {str(seed.seed): seed.score for seed in trial.seeds},
+        "evaluated": {name: trial.evaluated.get(name) for name in evaluated},
         "known_seeds": len(scores),
         "failed_seeds": len(trial.seeds) - len(_alive(trial)),
         "updates": max(seed.updates for seed in trial.seeds),
@@ -120,17 +130,19 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Which setting is best, and whether its interval is apart from the second's.
 
     `sure` is None where that cannot be told: nothing to compare, or a single seed. `within_reach` are the trials as far
-    trained as the best whose intervals meet its own.
+    trained as the best whose intervals meet its own, `tied` those of them with the same score.
     """
     scored = [row for row in rows if row["score"] is not None]
     if not scored:
-        return {"best": None, "second": None, "sure": None, "within_reach": []}
+        return {"best": None, "second": None, "sure": None, "within_reach": [], "tied": []}
     best, *others = scored
     peers = [row for row in others if (row["state"], row["rung"]) == (best["state"], best["rung"])]
     meeting = [row["trial"] for row in peers if _meet(best["interval"], row["interval"])]
     known = best["interval"] is not None and peers and peers[0]["interval"] is not None
     sure = peers[0]["trial"] not in meeting if known else None
-    return {"best": best["trial"], "second": peers[0]["trial"] if peers else None, "sure": sure, "within_reach": meeting}
+    second = peers[0]["trial"] if peers else None
+    tied = [row["trial"] for row in peers if row["score"] == best["score"]]
+    return {"best": best["trial"], "second": second, "sure": sure, "within_reach": meeting, "tied": tied}
 
 
 def _meet(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:

@@ -1,6 +1,6 @@
 """The report as one HTML file that needs nothing else: no script, font or picture from elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,8 @@ def answer(report: Mapping[str, Any]) -> dict[str, str]:
     rest = figures.brief_settings({name: value for name, value in row["settings"].items() if name not in decisive})
     if report["kind"] == "runs":
         best, rest = row["trial"], figures.brief_settings(row["settings"])
+        if verdict["tied"]:
+            best, rest = f"{_listed([best, *verdict['tied']])}, with the same score", ""
     return {
         "best": best or f"trial {row['trial']}",
         "rest": rest,
@@ -79,7 +81,29 @@ def text(report: Mapping[str, Any]) -> str:
     lines = {"best": said["best"], "with": said["rest"], "score": said["score"], "sure": f"{said['sure']}. {said['why']}"}
     if any(row["inherited"] for row in report["leaderboard"] if row["trial"] == report["verdict"]["best"]):
         lines["again"] = _INHERITED
-    return "\n".join(f"{name:6} {line}" for name, line in lines.items() if line)
+    return "\n".join([*(f"{name:6} {line}" for name, line in lines.items() if line), *_side_by_side(report)])
+
+
+def _side_by_side(report: Mapping[str, Any]) -> list[str]:
+    """The best runs as lines of a table, with what else their evaluations found."""
+    if not report["evaluated"]:
+        return []
+    titles = ["", report["objective"].removeprefix("eval."), *report["evaluated"]]
+    rows = [
+        [row["trial"], *map(figures.brief, (row["score"], *row["evaluated"].values()))]
+        for row in report["leaderboard"][: analysis.TOP]
+    ]
+    first, *others = (max(map(len, column)) for column in zip(titles, *rows, strict=True))
+    return [
+        "  ".join([name.ljust(first), *(text.rjust(width) for text, width in zip(texts, others, strict=True))])
+        for name, *texts in (titles, *rows)
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Up to three names in words, and how many more there are."""
+    *first, last = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
+    return f"{', '.join(first)} and {last}"
 
 
 def _score(row: Mapping[str, Any]) -> str:
@@ -98,12 +122,14 @@ def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[s
     if verdict["second"] is None:
         return [*reasons, "There is no other trained as far to compare it with."]
     second = rows[verdict["second"]]
+    if verdict["tied"] and report["kind"] == "runs":
+        return [*reasons, "Their scores are equal; what else was evaluated may tell them apart."]
+    if verdict["tied"]:
+        reasons.append("Its score is the second's, too.")
     if verdict["sure"] is None:
         single = [name for name, row in (("the best", best), ("the second", second)) if row["interval"] is None]
         who = "" if len(single) > 1 else f", and {single[0]} has no other"
         return [*reasons, f"One seed has no interval{who}: the order may be chance. Train the best ones with more seeds."]
-    if best["score"] == second["score"]:
-        reasons.append("Its score is the second's, too.")
     if verdict["sure"]:
         reasons.append(f"Its interval lies apart from the second's: {_score(second)}.")
     else:

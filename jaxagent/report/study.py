@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _NULLABLE = ("objective", "reason", "parent", "curve")  # columns of a ledger; the others that are read have a value everywhere
 _BUDGETS = ("train.num_updates", "train.total_steps")
 
+_EVALUATED = ("success_rate", "return_mean", "performance_mean", "turns_mean", "length_mean", "latency_mean")
+
 
 class Seed(NamedTuple):
     """Where one seed of a trial got to."""
@@ -55,6 +57,7 @@ class Trial:
       inherited: whether it took over another's state during training (population-based), and settings, of which `settings` has
         the last: no command trains it once more.
       curves: of its seeds.
+      evaluated: what the evaluation of a run found beside the objective, over all seeds.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Trial:
     commands: Sequence[str]
     inherited: bool = False
     curves: list[Curve] = field(default_factory=list)
+    evaluated: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -295,7 +299,11 @@ def _trial_of_run(run: RunDir, evaluation: Mapping[str, Any], name: str) -> Tria
     command = shlex.join(["jaxagent", "train", str(run.config)])
     curves = [_run_curve(logged, i, count, _drawn(document)) for i in range(count)] if logged else []
     settings = {key: value for key, value in _flat(document, "") if key not in ("seed", "num_seeds")}
-    return Trial(str(run.path), settings, seeds, [command], curves=curves)
+    found = {other: evaluation.get(other) for other in _EVALUATED if other != name}
+    evaluated = {other: float(value) for other, value in found.items() if value is not None}
+    if "turns_mean" in evaluated:
+        evaluated.pop("length_mean", None)
+    return Trial(str(run.path), settings, seeds, [command], curves=curves, evaluated=evaluated)
 
 
 def _run_curve(rows: Sequence[Mapping[str, Any]], lane: int, num_seeds: int, names: Sequence[str]) -> Curve:
