@@ -255,13 +255,15 @@ def summarise(rows: Mapping[str, Any], count: int) -> dict[str, Any]:
 _MEANS = {"success": "_rate", "truncated": "_rate"}  # what they are called, where that is not the mean
 
 
-def _headline(row: Mapping[str, Any], *, demonstrated: bool = False) -> dict[str, float]:
+def _headline(row: Mapping[str, Any], *, demonstrated: bool = False) -> dict[str, float | str]:
     """What the progress display shows of a row: means over the seeds with episodes that ended, NaN where there are none.
 
-    Of demonstrations, whose episodes are not the agent's, how well they are predicted.
+    Of demonstrations, whose episodes are not the agent's, how well they are predicted; and how many episodes were cut, if any.
     """
     names = ("loss", "accuracy") if demonstrated else ("return_mean", "success_rate")
-    shown = {name.partition("_")[0]: _mean(row[name]) for name in names if name in row}
+    shown: dict[str, float | str] = {name.partition("_")[0]: _mean(row[name]) for name in names if name in row}
+    if (unfinished := _mean(row.get("unfinished_rate", 0.0))) > 0:
+        shown["unfinished"] = "<1%" if unfinished < 0.01 else f"{unfinished:.0%}"
     if "eval" in row:
         name = "success_rate" if row["eval"]["success_rate"] is not None else "return_mean"
         shown[f"eval_{name.partition('_')[0]}"] = row["eval"][name]

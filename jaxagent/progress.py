@@ -22,13 +22,19 @@ class _Status(NamedTuple):
     total: int
     steps_per_s: float | None
     seconds_left: float | None
-    values: Mapping[str, float]
+    values: Mapping[str, float | str]
 
     def text(self) -> str:
         rate = "-" if self.steps_per_s is None else compact(self.steps_per_s)
         left = "-" if self.seconds_left is None else timedelta(seconds=round(self.seconds_left))
-        values = (f"{name} {'-' if math.isnan(value) else f'{value:.4g}'}" for name, value in self.values.items())
+        values = (f"{name} {_told(value)}" for name, value in self.values.items())
         return "  ".join([f"{rate} steps/s", f"eta {left}", *values])
+
+
+def _told(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return "-" if math.isnan(value) else f"{value:.4g}"
 
 
 class _Display(Protocol):
@@ -66,8 +72,8 @@ class Progress:
             _Bar(stream, total, start, unit) if _is_terminal(stream) else _Lines(stream, interval, clock, unit)
         )
 
-    def report(self, update: int, *, env_steps: int, values: Mapping[str, float]) -> None:
-        """Shows that `update` updates and `env_steps` environment steps are done in all; a value that is NaN as `-`."""
+    def report(self, update: int, *, env_steps: int, values: Mapping[str, float | str]) -> None:
+        """Shows that `update` updates and `env_steps` environment steps are done in all; numbers that are NaN as `-`."""
         self._marks.append((self._clock(), update, env_steps))
         (then, first_update, first_steps), (now, _, _) = self._marks[0], self._marks[-1]
         seconds, updates = now - then, update - first_update

@@ -112,6 +112,15 @@ class Trainer:
         """Environment steps in one batch."""
         return self.num_envs * self.num_steps
 
+    def warnings(self) -> list[str]:
+        """What is allowed but rarely meant, a line each that begins with the field. Call it outside of transformations."""
+        steps_a_turn = 2 if isinstance(self.env, ToolEnv) and self.env.turn == "pair" else 1
+        bound = self.env.spec.max_steps
+        longest = min(bound, steps_a_turn * int(getattr(self.params, "max_steps", bound)))
+        if not isinstance(self._source, Groups) or self.num_steps >= longest:
+            return []
+        return [f"num_steps: episodes may take {longest} steps, and are cut after {self.num_steps}"]
+
     @property
     def demonstrated(self) -> bool:
         """Whether a teacher acts in the batches, so that what is told of their episodes is the teacher's."""

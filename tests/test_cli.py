@@ -351,6 +351,52 @@ def test_signals_end_a_run_with_a_checkpoint(tiny: Path, tmp_path: Path) -> None
     assert list((path / "checkpoints").iterdir())
 
 
+GROUPS = """
+[env]
+name = "ToolSelect-v0"
+[learner]
+name = "grpo"
+group_size = 2
+num_minibatches = 1
+[network]
+torso = "bag"
+hidden = [8]
+critic = false
+[train]
+num_envs = 4
+num_steps = 6
+num_updates = 1
+eval_episodes = 2
+"""
+
+
+def test_episodes_that_are_cut_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "groups.toml"
+    path.write_text(GROUPS)
+    assert cli.main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    errors = capsys.readouterr().err
+    assert errors.startswith("warning: train.num_steps: episodes may take 24 steps, and are cut after 6\n")
+    assert re.search(r"unfinished \d+%", errors)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("overrides", "longest"),
+    [
+        ({}, 24),
+        ({"env.turn": "pair"}, 48),
+        ({"env.turn": "pair", "env.params.max_steps": "5"}, 10),
+        ({"env.params.max_steps": "6"}, None),
+        ({"train.num_steps": "24"}, None),
+    ],
+)
+def test_which_rollouts_cut_episodes(overrides: dict[str, str], longest: int | None, tmp_path: Path) -> None:
+    (path := tmp_path / "groups.toml").write_text(GROUPS)
+    trainer, _ = config.build(config.read(path, overrides))
+    cut = [f"num_steps: episodes may take {longest} steps, and are cut after 6"]
+    assert trainer.warnings() == ([] if longest is None else cut)
+
+
 # pictures and figures ---------------------------------------------------------------------------------------------------------
 
 

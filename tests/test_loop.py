@@ -168,6 +168,12 @@ def test_the_display_leaves_out_seeds_without_episodes():
     assert loop._headline({"return_mean": np.float64(3.0)}) == {"return": 3.0}
 
 
+@pytest.mark.parametrize(("rate", "shown"), [(0.5625, "56%"), (0.004, "<1%"), (0.0, None)])
+def test_the_display_tells_of_episodes_that_were_cut(rate, shown):
+    row = {"return_mean": np.array([1.0, 3.0]), "unfinished_rate": np.array([rate, rate])}
+    assert loop._headline(row) == {"return": 2.0} | ({} if shown is None else {"unfinished": shown})
+
+
 def test_the_display_of_demonstrations_says_how_well_they_are_predicted():
     row = {
         name: np.float64(value)

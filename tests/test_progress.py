@@ -74,8 +74,8 @@ def test_no_report_at_all() -> None:
 def test_what_is_not_known_yet_is_a_dash() -> None:
     stream = io.StringIO()
     with Progress(5, stream=stream) as progress:
-        progress.report(1, env_steps=8, values={"return": float("nan"), "success": 0.0})
-    assert stream.getvalue() == "update 1/5  - steps/s  eta -  return -  success 0\n"
+        progress.report(1, env_steps=8, values={"return": float("nan"), "success": 0.0, "unfinished": "56%"})
+    assert stream.getvalue() == "update 1/5  - steps/s  eta -  return -  success 0  unfinished 56%\n"
 
 
 def test_a_stream_that_is_gone_stops_nothing() -> None:

@@ -214,6 +214,8 @@ def _fit(
     program = loop.Program(trainer, schedule, seed=settings.seed, num_seeds=settings.num_seeds)
     leads = distributed.leads()
     if leads:
+        for warning in trainer.warnings():
+            print(f"warning: train.{warning}", file=sys.stderr)
         print(f"run {run.path}", file=sys.stderr)
     try:
         with distributed.naming_lost_processes(), trackers.tracking(track if leads else (), run) as tracked:
