@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxagent import render, report
-from jaxagent.envs import registry, symbols
+from jaxagent.envs import registry, symbols, text
 from jaxagent.envs.symbols import symbol
 from jaxagent.interop.farama import from_farama
 from jaxagent.planners.scripted import scripted
@@ -238,7 +238,11 @@ def test_tool_worlds_are_told(options, tmp_path):
     with Image.open(tmp_path / "a.gif") as gif:
         assert gif.n_frames == len(moments) and gif.info["duration"] == 500  # ms
     report.save_episode(loaded, tmp_path / "a.png")
-    assert np.asarray(Image.open(tmp_path / "a.png")).shape[1] == 480
+    end = moments[-1].env_state
+    shown = env.observe(end) if env.window else [env.observe(moment.env_state) for moment in moments]
+    told = text.describe(env, shown) if env.window else text.transcript(env, shown)
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "a.png")), *render.render_text([told]))
+    assert len(told.splitlines()) > 1
 
 
 def test_gif_keeps_every_frame_and_its_time(tmp_path):

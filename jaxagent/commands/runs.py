@@ -179,7 +179,8 @@ class Render:
 
     Attributes:
       what: Environment, or directory of a run.
-      out: File to write: .png for the first moment, .gif for an episode; text in the terminal unless given.
+      out: File to write: .gif for an episode, .png for its first moment, or in tool worlds for all of its calls; text in the
+        terminal unless given.
       seed: Of the level.
     """
 

@@ -67,9 +67,10 @@ def _evaluated(row: dict[str, Any], name: str) -> bool:
 
 
 def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -> Path | None:
-    """Plays one episode and saves it as a GIF, or its first moment as a PNG where `path` ends so.
+    """Plays one episode and saves it as a GIF, or as a PNG where `path` ends so.
 
-    Grids are drawn above the mission's text, tool worlds as the text of their calls, at most two a second.
+    Grids are drawn above the mission's text, a PNG at their first moment. Tool worlds are the text of their calls, at most
+    two a second, a PNG at their last moment, which shows all of them, or the last in a window.
 
     Returns the path, or None where the environment cannot be drawn.
     """
@@ -77,15 +78,17 @@ def save_episode(loaded: Loaded, path: Path, *, seed: int = 0, fps: float = 6) -
     if not can_draw(env):
         return None
     frames = play(env, loaded.params, loaded.policy, loaded.agent, jax.random.key(seed))
-    moments = [next(frames)] if path.suffix == ".png" else list(frames)
+    still = path.suffix == ".png"
     if isinstance(env, ToolEnv):
-        fps = min(fps, 2.0)
-        pictures, missions = render.render_text(list(_transcripts(env, moments))), [""] * len(moments)
+        fps, moments = min(fps, 2.0), list(frames)
+        texts = list(_transcripts(env, moments))
+        pictures, missions = render.render_text(texts[-1:] if still else texts), [""] * len(moments)
     else:
+        moments = [next(frames)] if still else list(frames)
         pictures = [draw(env, moment.env_state) for moment in moments]
         missions = [env.mission(moment.env_state) for moment in moments]
     with disk_errors(path, 0):
-        if path.suffix == ".png":
+        if still:
             render.save_png(path, pictures[0], caption=missions[0] or None)
         else:
             steps = (f"step {i}, return {moment.total_reward:.2f}" for i, moment in enumerate(moments))
