@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 
 from jaxagent import distributed, schema
 from jaxagent.envs import registry
+from jaxagent.envs.base import Environment
 from jaxagent.envs.vector import LevelSource, ResetMode
 from jaxagent.errors import ConfigError
 from jaxagent.learners import LEARNERS
@@ -31,6 +32,7 @@ from jaxagent.loop import Schedule
 from jaxagent.networks.actor_critic import actor_critic
 from jaxagent.schema import Field, Schema
 from jaxagent.train import Trainer
+from jaxagent.types import PyTree
 
 _MAX_BYTES = 64 * 1024  # a config has a few hundred; more is a mistake, and slow to parse
 _MAX_LINES = 5  # of an error
@@ -213,17 +215,30 @@ def parse(document: Mapping[str, Any], source: str) -> Config:
             *too_small(document, {"seed": 0, "num_seeds": 1}, ""),
         ],
     )
-    options = schema.completed(_without(env, "name", "params"), _option_schema(env["name"]) or _open_schema(env))
     return Config(
         seed=document.get("seed", 0),
         num_seeds=document.get("num_seeds", 1),
-        env=EnvConfig(env["name"], options, dict(env.get("params", {}))),
+        env=_env_config(env),
         learner=LearnerConfig(learner["name"], schema.completed(fields, learner_schema)),
         network=schema.completed(network, network_schema),
         **_train_parts(document["train"]),
         init_from=document.get("init_from"),
         source=source,
     )
+
+
+def read_env(name: str, overrides: Mapping[str, str]) -> EnvConfig:
+    """The environment `name` with settings such as `env.turn` and `env.params.cache`, written and checked as `read` does.
+
+    Raises:
+      ConfigError: see `read`.
+    """
+    source = f"{name}{' with ' * bool(overrides)}{' '.join(f'--{path}' for path in overrides)}"
+    refuse(source, _caught("env.", lambda: registry.check_name(name)))
+    values = {path: _value(text, lists=True) for path, text in overrides.items()}
+    env = replaced({"env": {}}, values)["env"] | {"name": name}
+    refuse(source, _env_problems(env))
+    return _env_config(env)
 
 
 def learner_schemas() -> dict[str, Schema]:
@@ -283,6 +298,11 @@ def _name_problems(env: Mapping[str, Any], learner: Mapping[str, Any]) -> list[s
             f"learner.name: unknown learner {schema.shown(learner['name'])}; {schema.suggestion(learner['name'], LEARNERS)}"
         )
     return _caught("env.", lambda: registry.check_name(env["name"])) + found
+
+
+def _env_config(env: Mapping[str, Any]) -> EnvConfig:
+    options = schema.completed(_without(env, "name", "params"), _option_schema(env["name"]) or _open_schema(env))
+    return EnvConfig(env["name"], options, dict(env.get("params", {})))
 
 
 def _env_problems(env: Mapping[str, Any]) -> list[str]:
@@ -362,6 +382,18 @@ def _caught(path: str, check: Callable[[], Any]) -> list[str]:
 # building ---------------------------------------------------------------------------------------------------------------------
 
 
+def build_env(env: EnvConfig, source: str) -> tuple[Environment, PyTree]:
+    """The environment and its params.
+
+    Raises:
+      ConfigError: a value that the environment refuses.
+    """
+    try:
+        return registry.make(env.name, params=env.params, **env.options)
+    except ValueError as error:
+        raise ConfigError(f"{source}: env.{error}") from error
+
+
 def build(config: Config, *, make_mesh: Callable[[distributed.Devices], Mesh] = distributed.mesh) -> tuple[Trainer, Schedule]:
     """The run that a config describes, on devices of its own or on those that `make_mesh` finds for as many.
 
@@ -376,7 +408,7 @@ def build(config: Config, *, make_mesh: Callable[[distributed.Devices], Mesh] = 
         except ValueError as error:
             raise ConfigError(f"{config.source}: {_field_path(path, str(error), config)}") from error
 
-    env, params = checked("env.", lambda: registry.make(config.env.name, params=config.env.params, **config.env.options))
+    env, params = build_env(config.env, config.source)
     network = checked("network.", lambda: actor_critic(env.spec, **config.network))
     sizes = dict(vars(rollout))
     devices = sizes.pop("devices")

@@ -123,7 +123,21 @@ def test_help_on_a_mixture_is_for_users(tiny: Path, capsys: pytest.CaptureFixtur
         (["eval", "nowhere", "--episodes", "0"], "--episodes: expected at least 1, got 0"),
         (["eval", "nowhere", "--episodes", "1000001"], "--episodes: expected at most 1000000, got 1000001"),
         (["resume", "nowhere"], "nowhere: expected a directory with config.toml"),
+        (["eval", "nowhere", "--env.turn", "pair"], "--env.turn: a run keeps the environment that it was trained in"),
         (["render", "Colector-v0"], "did you mean Collector-v0"),
+        (["render", "Collector-v0", "--learner.lr", "3"], "unknown option --learner.lr"),
+        (["render", "Collector-v0", "--env.name", "CodeFix-v0"], "unknown option --env.name"),
+        (
+            ["render", "ToolSelect-v0", "--env.turm", "pair"],
+            "ToolSelect-v0 with --env.turm: env.turm: unknown key; did you mean env.turn?",
+        ),
+        (["render", "ToolSelect-v0", "--env.turn", "both"], "env.turn: expected one of single, pair, got 'both'"),
+        (["render", "ToolSelect-v0", "--env.window", "2"], "env.window: expected at least"),
+        (
+            ["render", "ToolSelect-v0", "--env.params.cash", "true"],
+            "env.params.cash: unknown key; did you mean env.params.cache?",
+        ),
+        (["render", "ToolSelect-v0", "--env.params.max_steps", "99"], "env.params.max_steps: expected at most 24"),
         (["render", "Collector-v0", "--out", "x.mp4"], "--out: expected a name that ends in .png or .gif"),
         (["bench", "env", "Collector-v0", "--num-envs", "0"], "num_envs: expected at least 1, got 0"),
         (["bench", "env", "Collector-v0", "--num-env", "3"], "unknown option --num-env; did you mean --num-envs?"),
@@ -283,6 +297,9 @@ def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["eval", str(run), "--episodes", "6"]) == 0
     assert "return_mean" in capsys.readouterr().out
     assert cli.main(["eval", str(run), "--seed-index", "1"]) == 2
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "--episodes", "6", "--env.params.max_steps", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["length_mean"] == 3
 
 
 def test_resume_to_more_updates(run: Path, tmp_path: Path) -> None:
@@ -408,6 +425,14 @@ def test_what_cannot_be_is_refused_before_anything_happens(
         ("resume", str(run), "--updates", "1"): "--updates: expected at least the",
         ("eval", str(run), "--seed", "-1"): "--seed: expected 0 to",
         ("eval", str(run), "--in", "farama"): "--in farama: env: expected a level of MiniGrid or BabyAI that Farama registers",
+        (
+            "eval",
+            str(run),
+            "--env.params.max_step",
+            "3",
+        ): "env.params.max_step: unknown key; did you mean env.params.max_steps?",
+        ("eval", str(run), "--env.params.max_steps", "99"): "env.params.max_steps: expected at most 20",
+        ("render", str(run), "--env.obs", "full"): "--env.obs: a run keeps the environment that it was trained in",
         ("render", "Collector-v0", "--seed", "99999999999999999999"): "--seed: expected 0 to",
         ("render", "Collector-v0", "--out", str(tmp_path / "nowhere" / "a.png")): "is no directory",
         ("bench", "env", "CartPole-v1", "--obs", "symbolic"): "obs: CartPole-v1 has no such option",
@@ -430,6 +455,11 @@ def test_render(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert header.startswith("step 0  return 0.00") and len(grid) == 4
     assert cli.main(["render", "CodeFix-v0"]) == 0
     assert capsys.readouterr().out.startswith("step 0  return 0.00  task: ")
+    options = ["--env.turn", "pair", "--env.mask", "true", "--env.window", "64", "--env.params.max_steps", "3"]
+    assert cli.main(["render", "ToolSelect-v0", *options]) == 0
+    assert capsys.readouterr().out.startswith("step 0  return 0.00  task: ")
+    assert cli.main(["render", str(run), "--env.params.max_steps", "2"]) == 0
+    assert (shown := capsys.readouterr().out).count("step ") == 3 and "step 2" in shown
     assert cli.main(["render", str(run)]) == 0
     assert "step 7" in capsys.readouterr().out  # no episode is shorter
     for what, name, magic in (

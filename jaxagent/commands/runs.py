@@ -3,7 +3,7 @@
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from jaxagent import trackers
-from jaxagent.commands.common import Overrides, at_least_one, blamed_on_usage, check_seed, no_file_in_the_way, show
+from jaxagent.commands.common import Overrides, at_least_one, check_seed, no_file_in_the_way, show
 from jaxagent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class Resume:
 class Eval:
     """Play episodes with a trained agent on levels it was not trained on.
 
+    Other params than the run's can be given as --env.params.NAME VALUE.
+
     Attributes:
       directory: The run's directory.
       episodes: Episodes to play.
@@ -146,18 +148,19 @@ class Eval:
     in_: Annotated[Literal["jaxagent", "farama"], arg(name="in")] = "jaxagent"
     level: str | None = None
     json: bool = False
+    overrides: Overrides = field(default_factory=dict)
 
     def run(self) -> None:
         import jax
 
-        from jaxagent import evaluation, trained
+        from jaxagent import evaluation
         from jaxagent.envs import babyai
 
         at_least_one(episodes=self.episodes)
         if self.episodes > _MOST_EPISODES:
             raise UsageError(f"--episodes: expected at most {_MOST_EPISODES}, got {self.episodes}")
         check_seed(self.seed)
-        loaded = trained.load(self.directory, seed_index=self.seed_index)
+        loaded = _loaded(self.directory, seed_index=self.seed_index, overrides=self.overrides)
         where = {} if self.level is None else {"level": self.level}
         if self.in_ == "farama":
             show(_evaluated_in_farama(loaded, self.episodes, self.seed, self.level) | where, as_json=self.json)
@@ -177,6 +180,8 @@ class Eval:
 class Render:
     """Show the start of an environment, or an episode of a trained agent.
 
+    Options of an environment can be given as --env.NAME VALUE; its params, also other ones than a run's, as --env.params.NAME.
+
     Attributes:
       what: Environment, or directory of a run.
       out: File to write: .gif for an episode, .png for its first moment, or in tool worlds for all of its calls; text in the
@@ -187,6 +192,7 @@ class Render:
     what: Positional[str]
     out: Path | None = None
     seed: int = 0
+    overrides: Overrides = field(default_factory=dict)
 
     def run(self) -> None:
         from jaxagent import report
@@ -197,7 +203,7 @@ class Render:
             raise UsageError(f"--out: {self.out.parent} is no directory")
         check_seed(self.seed)
         trained = Path(self.what).is_dir()
-        loaded = _loaded(Path(self.what)) if trained else _random_agent(self.what)
+        loaded = _loaded(Path(self.what), overrides=self.overrides) if trained else _random_agent(self.what, self.overrides)
         if not report.can_draw(loaded.env):
             raise UsageError(f"{loaded.env.spec.name} has nothing to draw: no grid, no text")
         if self.out is None:
@@ -253,10 +259,24 @@ def _warm_start(settings: "Config", trainer: "Trainer") -> Any:
     return params
 
 
-def _loaded(path: Path) -> "Loaded":
-    from jaxagent import trained
+def _loaded(path: Path, *, seed_index: int = 0, overrides: Mapping[str, str] | None = None) -> "Loaded":
+    """The agent of a run, in its environment, of which `overrides` may set other params."""
+    from jaxagent import config, rundir, trained
 
-    return trained.load(path)
+    for name in overrides or ():
+        _check_of_env(name)
+        if not name.startswith("env.params."):
+            raise UsageError(f"--{name}: a run keeps the environment that it was trained in, but for --env.params.NAME")
+    loaded = trained.load(path, seed_index=seed_index)
+    if not overrides:
+        return loaded
+    settings = config.read(rundir.find(path).config, overrides)
+    return loaded._replace(params=config.build_env(settings.env, settings.source)[1])
+
+
+def _check_of_env(name: str) -> None:
+    if not name.startswith("env.") or name == "env.name":
+        raise UsageError(f"unknown option --{name}; expected settings of the environment, such as --env.params.NAME")
 
 
 def _evaluated_in_farama(loaded: "Loaded", num_episodes: int, seed: int, level: str | None) -> dict[str, Any]:
@@ -283,14 +303,16 @@ def _level_chosen(choose: Callable[[], Any]) -> Any:
         raise UsageError(f"--{error}") from error
 
 
-def _random_agent(name: str) -> "Loaded":
+def _random_agent(name: str, overrides: Mapping[str, str]) -> "Loaded":
     """An environment, and a policy that acts at random in it."""
-    from jaxagent import bench
-    from jaxagent.envs import registry
+    from jaxagent import bench, config
     from jaxagent.trained import Loaded
     from jaxagent.types import Policy
 
-    env, params = blamed_on_usage(lambda: registry.make(name))
+    for option in overrides:
+        _check_of_env(option)
+    chosen = config.read_env(name, overrides)
+    env, params = config.build_env(chosen, name)
 
     def act(agent: Any, carry: Any, inputs: Any, key: Any) -> tuple[Any, Any, dict[str, Any]]:
         return carry, bench.random_action(env.spec.action, key, len(inputs.is_first)), {}
