@@ -154,6 +154,24 @@ def test_every_lane_is_trained_once(whole):
     assert not list((directory / "states").iterdir())
 
 
+def test_demonstrations_are_compared_by_what_the_agents_do(tmp_path):
+    base = sweeps.BASE | {
+        "env": {"name": "ToolSelect-v0"},
+        "learner": {"name": "bc", "demonstrator": "sft", "num_minibatches": 1},
+        "network": {"torso": "bag", "hidden": [8], "shared": False},
+        "train": {"num_envs": 4, "num_steps": 24, "num_updates": 2, "eval_episodes": 4},
+    }
+    plan = {"rungs": 2, "width": 1, "objective": "turns_mean", "mode": "min"}
+    document = {"base": "base.toml", "sweep": plan, "space": {"learner.lr": {"grid": [1e-6]}}}
+    board = driver.Board(driver.with_objective(spec.parse(document, "sweep.toml", lambda _: base)))
+    with driver.opened(tmp_path / "bc", board.sweep) as rows:
+        driver.run(board, tmp_path / "bc", rows)
+    rows = ledger.read_rows(tmp_path / "bc")
+    assert [row["status"] for row in rows] == ["rung", "done"]
+    for row in rows:
+        assert row["objective"] == row["eval.turns_mean"] > row["train.turns_mean"]  # of the script, ten
+
+
 def test_running_it_again_trains_nothing_and_growing_it_only_what_is_new(whole, monkeypatch, tmp_path):
     rows, directory = whole[1], shutil.copytree(whole[0], tmp_path / "copy")
     before = (directory / ledger.LEDGER).read_bytes()

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sweeps
+import toolplay
 
+from jaxagent import evaluation
+from jaxagent.envs import registry
 from jaxagent.errors import ConfigError
 from jaxagent.sweep import driver, spec
 
@@ -208,6 +211,41 @@ def test_what_some_trial_would_fail_of_is_refused_whatever_is_drawn(plan, space,
     with pytest.raises(ConfigError) as error:
         driver.Board(sweeps.sweep(plan, space))
     assert str(error.value).startswith("sweep.toml: ") and message in str(error.value)
+
+
+def in_world(objective: str | None) -> spec.Sweep:
+    base = sweeps.BASE | {"env": {"name": "ToolSelect-v0"}}
+    document = {"base": "base.toml", "sweep": {} if objective is None else {"objective": objective}, "space": sweeps.LR}
+    return driver.with_objective(spec.parse(document, "sweep.toml", lambda _: base))
+
+
+def test_objectives_are_what_an_evaluation_tells():
+    assert in_world(None).plan.objective == "success_rate"
+    env, params = registry.make("ToolSelect-v0")
+    told = evaluation.summarise(toolplay.results(env, params, "sft", num_episodes=4)).keys()
+    names = [name for name in told if name != "episodes" and not name.endswith("_ci95")]
+    assert {"turns_mean", "turns_per_success", "latency_mean"} <= set(names)
+    for name in names:
+        assert in_world(name).plan.objective == name
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ("turns", "sweep.toml: sweep.objective: ToolSelect-v0 knows no turns; did you mean turns_mean?"),
+        ("episodes", "sweep.toml: sweep.objective: ToolSelect-v0 knows no episodes; "),
+        ("zzzzz", "more; `jaxagent eval` shows them"),
+    ],
+)
+def test_unknown_objectives(objective, message):
+    with pytest.raises(ConfigError) as error:
+        in_world(objective)
+    assert message in str(error.value)
+
+
+def test_objectives_that_a_world_does_not_count():
+    with pytest.raises(ConfigError, match="sweep.objective: Collector-v0 knows no turns_mean"):
+        driver.with_objective(sweeps.sweep({"objective": "turns_mean"}))
 
 
 def test_the_command_refuses_before_anything_compiles(tmp_path):

@@ -83,7 +83,8 @@ class Runner:
             report(count * len(trials))
 
         is_last = chunk.rung == len(ends) - 1
-        evaluated = self._evaluated(program, trainers, state, seeds, len(trials)) if is_last else [{}] * len(trials)
+        looks = is_last or trials[0].trainer.demonstrated  # episodes of demonstrations say nothing of the agents
+        evaluated = self._evaluated(program, trainers, state, seeds, len(trials)) if looks else [{}] * len(trials)
         self._save_curve(chunk, curve)
         if not is_last and len(failures) < len(trials):
             checkpoint.save(self._states(chunk.id), 0, {"state": state}, metadata={"env_steps": env_steps.tolist()}, keep=1)

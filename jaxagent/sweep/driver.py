@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagent import provenance, rundir, schema
+from jaxagent import evaluation, provenance, rundir, schema
 from jaxagent.envs.base import Environment
 from jaxagent.errors import ConfigError, ResourceError, UsageError
+from jaxagent.evaluation import EpisodeResults
 from jaxagent.files import disk_errors, remove_litter, write_atomic, write_json
 from jaxagent.loop import Interrupted, deferred_signals
 from jaxagent.progress import Progress
@@ -70,14 +71,20 @@ def with_objective(sweep: Sweep) -> Sweep:
     first = next(iter(sweep.settings()), {})  # none yet where they are asked for
     env, params = (trainer := sweep.trial(first).trainer).env, trainer.params
     info = jax.eval_shape(lambda key: _first_info(env, params, key), jax.random.key(0))
-    known = {"return_mean", "length_mean", *(f"{name}_{kind}" for name, kind in _OUTCOMES if name in info)}
+    known = _evaluated(info)
     objective = sweep.plan.objective or ("success_rate" if "success_rate" in known else "return_mean")
     if objective not in known:
-        raise ConfigError(f"{sweep.source}: sweep.objective: {env.spec.name} knows {', '.join(sorted(known))}, not {objective}")
+        hint = schema.suggestion(objective, known, how="`jaxagent eval` shows them")
+        raise ConfigError(f"{sweep.source}: sweep.objective: {env.spec.name} knows no {schema.shown_key(objective)}; {hint}")
     return dataclasses.replace(sweep, plan=dataclasses.replace(sweep.plan, objective=objective))
 
 
-_OUTCOMES = (("success", "rate"), ("performance", "mean"))
+def _evaluated(info: Mapping[str, PyTree]) -> list[str]:
+    """The means and rates that an evaluation gives where steps have such an `info`, of one episode in which all is 1."""
+    counted = {name: info[name] for name in ("success", "performance", "totals") if name in info}
+    ones = jax.tree.map(lambda leaf: np.ones((1, *leaf.shape), leaf.dtype), counted)
+    summary = evaluation.summarise(EpisodeResults(jnp.ones(1), jnp.ones(1), None, None)._replace(**ones))
+    return [name for name, value in summary.items() if isinstance(value, float)]
 
 
 def _first_info(env: Environment, params: PyTree, key: jax.Array) -> Mapping[str, jax.Array]:

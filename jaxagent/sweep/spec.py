@@ -39,7 +39,6 @@ from jaxagent.errors import ConfigError, DataError
 from jaxagent.schema import Field
 from jaxagent.train import Trainer
 
-OBJECTIVES = ("success_rate", "return_mean", "length_mean", "performance_mean")
 SAMPLED = ("uniform", "log_uniform", "int", "choice")
 KINDS = ("grid", "list", *SAMPLED)
 FLOATS = ("uniform", "log_uniform")  # those of SAMPLED that are for traced floats
@@ -61,8 +60,8 @@ class Plan:
       batch: trials that `tpe` draws at a time.
       total_steps: environment steps of each lane, instead of the base's budget.
       num_updates: updates of each lane, likewise.
-      objective: what is best: success_rate, return_mean, length_mean or performance_mean of the evaluation at the end, of the
-        training's last segment before it; success_rate, or return_mean where the environment knows no success, unless given.
+      objective: what is best: any mean or rate of the evaluation at the end, such as success_rate or turns_mean, and before the
+        end of the training's last segment; success_rate, or return_mean where the environment knows no success, unless given.
       mode: whether the objective is to be large (`max`) or small (`min`).
       scheduler: `none` trains every trial to the end. `halving` stops all but the best 1 in `eta` at each rung (ASHA). `pbt`
         lets the worst fifth take over the state and the settings of the best at each rung, and changes those (PBT).
@@ -79,7 +78,7 @@ class Plan:
     batch: int = 16
     total_steps: float | None = None
     num_updates: int | None = None
-    objective: Literal["success_rate", "return_mean", "length_mean", "performance_mean"] | None = None
+    objective: str | None = None
     mode: Literal["max", "min"] = "max"
     scheduler: Literal["none", "halving", "pbt"] = "none"
     rungs: int = 4
