@@ -98,8 +98,9 @@ WRONG = [
     ({"seeds": 0}, {}, {}, "sweep.seeds: expected at least 1, got 0"),
     ({"scheduler": "hyperband"}, {}, {}, "sweep.scheduler: expected one of none, halving, pbt, got 'hyperband'"),
     ({"num_updates": 3, "total_steps": 10.0}, {}, {}, "sweep: expected at most one of num_updates and total_steps"),
-    ({"num_updates": 3}, {"train.num_updates": {"grid": [1]}}, {}, "space.train.num_updates: expected the budget in the table"),
-    ({}, {}, {"train.total_steps": 9}, "fixed.train.total_steps: expected the budget in the table sweep"),
+    ({"num_updates": 3}, {"train.num_updates": {"grid": [1]}}, {}, "space.train.num_updates: expected sweep.num_updates alone"),
+    ({"total_steps": 9.0}, {}, {"train.num_updates": 3}, "fixed.train.num_updates: expected sweep.total_steps alone"),
+    ({}, {}, {"train.total_steps": 9}, "fixed.train.total_steps: expected sweep.total_steps instead"),
     ({}, {"learner.lrr": {"uniform": [0, 1]}}, {}, "space.learner.lrr: unknown setting; did you mean learner.lr?"),
     ({}, {"learner.num_epochs": {"uniform": [1, 4]}}, {}, NO_FLOAT.format("num_epochs", "int, choice, grid or list")),
     (

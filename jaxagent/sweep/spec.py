@@ -342,8 +342,8 @@ def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget:
         found.append(f"fixed.{name}: varied in space as well")
     for name in sorted({"train.num_updates", "train.total_steps"} & (fixed.keys() | axes.keys())):
         where = "fixed" if name in fixed else "space"
-        other = f", which sweep.{next(iter(budget)).partition('.')[2]} contradicts" if budget else ""
-        found.append(f"{where}.{name}: expected the budget in the table sweep{other}")
+        ours = next(iter(budget), name).replace("train.", "sweep.")
+        found.append(f"{where}.{name}: expected {ours} alone" if budget else f"{where}.{name}: expected {ours} instead")
     for name in sorted({"init_from", "train.devices"} & (fixed.keys() | axes.keys())):
         found.append(f"{name}: not for sweeps, whose lanes begin anew, on one device each")
     for name in sorted({"seed", "num_seeds"} & (fixed.keys() | axes.keys())):
