@@ -320,10 +320,11 @@ def always_fails(setting: Any, seed: int) -> str:
         (lambda path: write_sweep(path, settings(5), num_seeds=1), "unknown", "One seed"),
         (lambda path: write_sweep(path, settings(5), score=lambda setting, noise: 0.5), "no", "the second's, too"),
         (lambda path: write_sweep(path, settings(5), score=lambda setting, noise: -1e30 * abs(noise)), "no", "overlaps"),
-        (lambda path: write_sweep(path, settings(9), points=1), "yes", "apart"),
+        (lambda path: write_sweep(path, settings(9), points=1), "no", "apart"),
+        (lambda path: write_sweep(path, settings(9)), "no", "With fewer than 5 seeds intervals are too narrow to be sure."),
         (lambda path: write_sweep(path, [{}]), "unknown", "no other"),
     ],
-    ids=["all failed", "one trial", "one seed", "constant", "huge", "short", "no settings"],
+    ids=["all failed", "one trial", "one seed", "constant", "huge", "short", "few seeds", "no settings"],
 )
 def test_unusual_sweeps(tmp_path: Path, make: Callable[[Path], Path], sure: str, said: str) -> None:
     path = make(tmp_path / "s")

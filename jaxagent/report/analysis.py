@@ -15,6 +15,7 @@ from jaxagent import metrics, schema, statistics
 from jaxagent.loop import Schedule
 from jaxagent.report.study import Curve, Seed, Study, Trial
 
+ENOUGH_SEEDS = 5  # for intervals that hold the truth nearly as often as they say
 TOP = 5  # settings whose curves are drawn in colour
 _LEAST_TRIALS = 8  # that importance can be told from
 _MOST_POINTS = 200  # of a curve
@@ -127,7 +128,7 @@ def _order(trial: Trial, mode: str) -> tuple[Any, ...]:
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which setting is best, and whether its interval is apart from the second's.
+    """Which setting is best, and whether that is sure: its interval apart from the second's, both of enough seeds.
 
     `sure` is None where that cannot be told: nothing to compare, or a single seed. `within_reach` are the trials as far
     trained as the best whose intervals meet its own, `tied` those of them with the same score.
@@ -139,10 +140,14 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     peers = [row for row in others if (row["state"], row["rung"]) == (best["state"], best["rung"])]
     meeting = [row["trial"] for row in peers if _meet(best["interval"], row["interval"])]
     known = best["interval"] is not None and peers and peers[0]["interval"] is not None
-    sure = peers[0]["trial"] not in meeting if known else None
+    sure = peers[0]["trial"] not in meeting and _enough_seeds(best, peers[0]) if known else None
     second = peers[0]["trial"] if peers else None
     tied = [row["trial"] for row in peers if row["score"] == best["score"]]
     return {"best": best["trial"], "second": second, "sure": sure, "within_reach": meeting, "tied": tied}
+
+
+def _enough_seeds(*rows: Mapping[str, Any]) -> bool:
+    return min(row["known_seeds"] for row in rows) >= ENOUGH_SEEDS
 
 
 def _meet(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:

@@ -13,7 +13,6 @@ _SHOWN_ROWS = 20  # of the leaderboard, before more is asked for
 _INHERITED = (
     "No command trains it once more: during training it took over another trial's state, and settings that then changed."
 )
-_ENOUGH_SEEDS = 5  # for intervals that hold the truth nearly as often as they say
 
 
 def write(study: Study, report: Mapping[str, Any], path: Path) -> None:
@@ -130,14 +129,14 @@ def _reasons(report: Mapping[str, Any], best: Mapping[str, Any], rows: Mapping[s
         single = [name for name, row in (("the best", best), ("the second", second)) if row["interval"] is None]
         who = "" if len(single) > 1 else f", and {single[0]} has no other"
         return [*reasons, f"One seed has no interval{who}: the order may be chance. Train the best ones with more seeds."]
-    if verdict["sure"]:
+    if verdict["second"] not in verdict["within_reach"]:
         reasons.append(f"Its interval lies apart from the second's: {_score(second)}.")
     else:
         count = len(verdict["within_reach"])
         reach = "the second's" if count == 1 else f"those of {count} others, the second's among them"
         reasons.append(f"Its interval overlaps {reach}: {_score(second)}.")
-    if min(best["known_seeds"], second["known_seeds"]) < _ENOUGH_SEEDS:
-        reasons.append(f"With fewer than {_ENOUGH_SEEDS} seeds the intervals are too narrow.")
+    if min(best["known_seeds"], second["known_seeds"]) < analysis.ENOUGH_SEEDS:
+        reasons.append(f"With fewer than {analysis.ENOUGH_SEEDS} seeds intervals are too narrow to be sure.")
     if report["trials"] > _SHOWN_ROWS:
         reasons.append(f"The best of {report['trials']} owes a part of its score to luck: confirm it with new seeds.")
     return reasons
