@@ -115,6 +115,15 @@ def varied(*settings: dict[str, Any]) -> list[str]:
     return analysis.varied_settings([study.Trial(str(i), one, (), ()) for i, one in enumerate(settings)])
 
 
+def test_curves_of_one_point_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ({"update": i, "env_steps": 8 * i, "success_rate": "NaN" if i == 1 else 0.5, "entropy": 1.0} for i in (1, 2))
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    figures: list[Any] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
+    report.save_curves(RunDir(tmp_path))
+    assert [axis.get_lines()[0].get_marker() for axis in figures[0].axes] == ["o", "None"]
+
+
 def test_how_often_something_is_saved_counts_only_where_nothing_else_differs() -> None:
     one = {"learner.lr": 1e-3, "train.segment": 10, "train.checkpoint_every": 100, "train.num_updates": 4}
     other = one | {"train.segment": 20, "train.checkpoint_every": 50}

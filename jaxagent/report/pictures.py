@@ -40,7 +40,8 @@ def save_curves(run: RunDir, *, demonstrated: bool = False) -> Path:
     axes = figure.subplots(-(-len(shown) // 3), min(3, len(shown)), squeeze=False).ravel() if shown else ()
     steps = np.array([np.max(row["env_steps"]) for row in rows], np.float64)
     for axis, name in zip(axes, shown, strict=False):
-        first, *_ = axis.plot(steps, logged[name], linewidth=1.0, alpha=0.8)
+        marker = "o" if np.isfinite(logged[name]).sum(0).max() == 1 else None  # a line of one point is not seen
+        first, *_ = axis.plot(steps, logged[name], linewidth=1.0, alpha=0.8, marker=marker)
         if demonstrated and name in metrics.PLAYED:
             first.set_label("demonstrations")
         evaluated = [(step, row["eval"][name]) for step, row in zip(steps, rows, strict=True) if _evaluated(row, name)]
