@@ -249,8 +249,8 @@ def learner_schemas() -> dict[str, Schema]:
 def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:
     """Every setting in a table: its dotted path, its value, and what is known about it. Loads an environment of gymnax."""
     env = config.env
-    names = registry.param_names(env.name, build=True)
-    params_schema = {name: Field(float | list, doc="traced; the environment's own unless given") for name in names}
+    doc = "traced; the environment's own unless given"
+    params_schema = {name: field._replace(doc=doc) for name, field in registry.param_schema(env.name, build=True).items()}
     tables = (
         ("env", env.options, _option_schema(env.name)),
         ("env.params", env.params, params_schema),
@@ -309,12 +309,11 @@ def _env_problems(env: Mapping[str, Any]) -> list[str]:
     params = env.get("params", {})
     if not isinstance(params, dict):
         return [f"env.params: expected a table, got {schema.shown(params)}"]
-    number = float | bool | list
-    known = registry.param_names(env["name"]) or tuple(params)
+    known = registry.param_schema(env["name"]) or {name: Field(float | bool | list, None) for name in params}
     option_schema = _option_schema(env["name"]) or _open_schema(env)
     return [
         *schema.problems(_without(env, "name", "params"), option_schema, "env."),
-        *schema.problems(params, {name: Field(number, None) for name in known}, "env.params."),
+        *schema.problems(params, known, "env.params."),
     ]
 
 

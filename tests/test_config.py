@@ -330,6 +330,10 @@ def test_a_wrong_mixture(base: Path, overrides: dict[str, str], expected: str) -
         ({"learner.lrr": "1"}, "--learner.lrr: learner.lrr: unknown key; did you mean learner.lr?"),
         ({"learner.lr": "1\nseed = 5"}, "learner.lr: expected a finite number"),
         ({"seed.x": "1"}, "seed is a value"),
+        (
+            {"env": "{name = 'ToolSelect-v0', params = {step_weight = nan}}"},
+            "env.params.step_weight: expected a finite number, got nan",
+        ),
         ({"learner.lr": "1e39"}, "learner.lr: expected a finite number, got 1e+39, beyond float32"),
         ({"learner.lr": "none"}, "learner.lr: expected a finite number, got 'none'"),
         ({"learner.lr": "x", "seed": "1", "num_seeds": "2"}, "toml with 3 options: learner.lr: expected"),

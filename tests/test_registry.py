@@ -18,7 +18,7 @@ def test_every_entry_is_what_it_says(name: str) -> None:
     assert env.spec.name == name
     assert hash(env) == hash(registry.make(name)[0]) and env == registry.make(name)[0]  # static under jit
     assert type(params) is registry.ENVS[name].params
-    assert registry.param_names(name) == tuple(field.name for field in dataclasses.fields(params))
+    assert list(registry.param_schema(name)) == [field.name for field in dataclasses.fields(params)]
     assert ("turn" if isinstance(env, ToolEnv) else "obs") in registry.option_defaults(name)
 
 

@@ -22,7 +22,7 @@ class Envs:
         from jaxagent.envs import registry
 
         rows: list[dict[str, Any]] = [
-            {"name": name, "options": registry.option_defaults(name), "params": list(registry.param_names(name))}
+            {"name": name, "options": registry.option_defaults(name), "params": list(registry.param_schema(name))}
             for name in registry.names()
         ]
         rows += [{"name": name, "options": None, "params": None} for name in registry.GYMNAX_IDS]

@@ -136,11 +136,19 @@ def written_option(value: Any) -> str:
     return f"all {len(value)} BabyAI levels" if value == tuple(babyai.ENVS) else schema.written(value)
 
 
-def param_names(name: str, *, build: bool = False) -> tuple[str, ...]:
+def param_schema(name: str, *, build: bool = False) -> schema.Schema:
     """Fields of an environment's params; those of gymnax only with `build`, which loads it and takes seconds."""
-    if name in ENVS:
-        return tuple(field.name for field in dataclasses.fields(ENVS[name].params))
-    return tuple(field.name for field in dataclasses.fields(make(name)[1])) if build else ()
+    if name not in ENVS and not build:
+        return {}
+    fields = dataclasses.fields(ENVS[name].params if name in ENVS else make(name)[1])
+    return {field.name: schema.Field(_hint(field.default), None, traced=True) for field in fields}
+
+
+def _hint(default: Any) -> Any:
+    """What a field of params takes, as far as its default tells."""
+    if default is dataclasses.MISSING or default is None:
+        return float | bool | list
+    return {"b": bool, "f": float}.get(np.asarray(default).dtype.kind, int) if np.ndim(default) == 0 else list
 
 
 def override(params: PyTree, values: Mapping[str, Any]) -> PyTree:
