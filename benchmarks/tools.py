@@ -406,7 +406,7 @@ def draw_kl(found: Mapping[str, Any], path: Path) -> None:
     x, mean, interval = of("kl", "kl_target")
     reached.errorbar(x, mean, interval, fmt="o", markersize=4)
     reached.fill_between(x, 0.8 * np.array(x), 1.2 * np.array(x), alpha=0.2)
-    reached.set(xscale="log", yscale="log", xlabel="target, with 20% around it", ylabel="nats a step reached")
+    reached.set(xlabel="target, with 20% around it", ylabel="nats a step reached")
     figure.savefig(path, dpi=110)
 
 

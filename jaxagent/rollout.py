@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxagent.envs.vector import VectorEnv, VectorState, VectorStep
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
-from jaxagent.ops.lanes import anywhere
+from jaxagent.ops.lanes import largest
 from jaxagent.types import Agent, Batch, Box, Carry, Metrics, Policy, PolicyInput, PyTree, Transition, ValueFunction
 
 
@@ -98,7 +98,7 @@ def _scan_until_ended(body: Callable[..., Any], state: RolloutState, keys: jax.A
 
     def goes_on(loop: tuple[jax.Array, RolloutState, Any]) -> jax.Array:
         place, state, _ = loop
-        return (place < keys.shape[0]) & anywhere(~state.vector.ended)
+        return (place < keys.shape[0]) & largest(~state.vector.ended)
 
     def once(loop: tuple[jax.Array, RolloutState, Any]) -> tuple[jax.Array, RolloutState, Any]:
         place, state, rows = loop

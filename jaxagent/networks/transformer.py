@@ -13,6 +13,7 @@ from flax import linen as nn
 
 from jaxagent.networks.layers import Dense, Embedding
 from jaxagent.networks.torsos import Torso
+from jaxagent.ops.lanes import largest
 from jaxagent.types import DictSpace, MultiDiscrete, PyTree, Space
 
 _BASE = 10_000.0  # of the rotary wavelengths
@@ -151,7 +152,7 @@ class Transformer(nn.Module):
 
         begun = carry._replace(length=jnp.where(is_first, 0, carry.length))
         loop = jnp.int32(0), begun, jnp.zeros((is_first.shape[0], self.size.width), jnp.float32)
-        most = jnp.max(counts)
+        most = largest(counts)
         _, carry, features = nn.while_loop(lambda network, loop: loop[0] < most, read, self, loop)
         return carry, features
 

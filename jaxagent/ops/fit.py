@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagent.ops import across
-from jaxagent.types import PyTree
+from jaxagent.ops.lanes import largest
 
 Size = tuple[int, ...]  # how long one or more axes are
 
@@ -31,7 +31,7 @@ def fitted(
     them asks for.
 
     Args:
-      function: of a size and arrays; what it returns must not depend on the size, nor be differentiated.
+      function: of a size and arrays; what it returns must not depend on the size.
       sizes: in ascending order. The last one has to hold everything.
       needed: int32 scalars, one for each number of a size.
     """
@@ -39,19 +39,5 @@ def fitted(
     if len(sizes) == 1:
         return branches[0]
     fits = [jnp.stack([n <= most for n, most in zip(needed, size, strict=True)]).all() for size in sizes[:-1]]
-    index = across.largest(jnp.sum(~jnp.stack(fits), dtype=jnp.int32), axes)  # sizes ascend: those that do not fit come first
-    if axes:
-        return partial(jax.lax.switch, index, branches)
-
-    @jax.custom_batching.custom_vmap
-    def chosen(index: jax.Array, *arguments: PyTree) -> PyTree:
-        return jax.lax.switch(index, branches, *arguments)
-
-    @chosen.def_vmap
-    def _rule(axis_size: int, in_batched: list[PyTree], index: jax.Array, *arguments: PyTree) -> tuple[PyTree, PyTree]:
-        differs = jax.tree.map(lambda is_batched: 0 if is_batched else None, tuple(in_batched[1:]))
-        lanes = [jax.vmap(branch, differs, axis_size=axis_size) for branch in branches]
-        out = jax.lax.switch(jnp.max(index), lanes, *arguments)
-        return out, jax.tree.map(lambda _: True, out)
-
-    return partial(chosen, index)
+    index = largest(jnp.sum(~jnp.stack(fits), dtype=jnp.int32))  # sizes ascend: those that do not fit come first
+    return partial(jax.lax.switch, across.largest(index, axes), branches)

@@ -45,11 +45,11 @@ def one_by_one_on_cpu(function: Function) -> Function:
 
 
 @jax.custom_batching.custom_vmap
-def anywhere(holds: jax.Array) -> jax.Array:
-    """Whether any entry is True, in any lane: one answer for all lanes of any `vmap`, so that a loop may depend on it."""
-    return jnp.any(holds)
+def largest(x: jax.Array) -> jax.Array:
+    """The largest entry in any lane: one scalar for all lanes of any `vmap`, so that a loop or a branch may depend on it."""
+    return jnp.max(x)
 
 
-@anywhere.def_vmap
-def _anywhere_over_lanes(axis_size: int, in_batched: list[bool], holds: jax.Array) -> tuple[jax.Array, bool]:
-    return anywhere(jnp.any(holds, axis=0)), False
+@largest.def_vmap
+def _largest_of_lanes(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    return largest(jnp.max(x, axis=0)), False
