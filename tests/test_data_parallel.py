@@ -143,7 +143,7 @@ def test_sources_and_learners_for_one_device_are_refused():
     ("overrides", "message"),
     [
         ({"train.devices": "2"}, "train.devices: expected at most the 1 that there are, got 2"),
-        ({"train.devices": "none"}, "train.devices: expected an integer or one of all, got 'none'"),
+        ({"train.devices": "some"}, "train.devices: expected an integer or one of all or none, got 'some'"),
         ({"train.devices": "0"}, "train.devices: expected 1, 2, 4, 8 or all, got 0"),
         ({"train.devices": "3"}, "train.devices: expected 1, 2, 4, 8 or all, got 3"),
         ({"train.devices": "all", "num_seeds": "2"}, "num_seeds: expected 1 with train.devices, got 2"),
