@@ -372,14 +372,8 @@ def draw_bonus(found: Mapping[str, Any], path: Path) -> None:
         image = axis.imshow(values, cmap=colours, origin="lower", aspect="auto")
         for row, column in np.ndindex(values.shape):
             shown = f"{values[row, column]:.1f}" if name == "turns_mean" else f"{values[row, column]:.0%}"
-            axis.text(
-                column,
-                row,
-                shown,
-                ha="center",
-                va="center",
-                color="white" if image.norm(values[row, column]) < 0.6 else "black",
-            )
+            dark = np.mean(image.cmap(image.norm(values[row, column]))[:3]) < 0.5
+            axis.text(column, row, shown, ha="center", va="center", color="white" if dark else "black")
         axis.set(title=name.replace("_", " "), xlabel="cost of a step", ylabel="bonus of a call")
         axis.set_xticks(range(len(costs)), [f"{cost:g}" for cost in costs])
         axis.set_yticks(range(len(bonuses)), [f"{bonus:g}" for bonus in bonuses])
