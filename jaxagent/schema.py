@@ -98,7 +98,7 @@ def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -
         value = _plain(values[name])
         if not accepts(value, hint):
             raise ValueError(f"{name}: expected {expected(hint)}, got {shown(value)}")
-        checked[name] = None if _is_unset(value, hint) else value
+        checked[name] = None if is_unset(value, hint) else value
     return checked
 
 
@@ -181,10 +181,10 @@ def _converted(value: Any, hint: Any) -> Any:
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if type(value) is int and int not in kinds and (float in kinds or jax.Array in kinds):
         return float(value)
-    return None if _is_unset(value, hint) else value
+    return None if is_unset(value, hint) else value
 
 
-def _is_unset(value: Any, hint: Any) -> bool:
+def is_unset(value: Any, hint: Any) -> bool:
     """Whether it is the text that stands for None: an annotation that has such a text takes it as that."""
     kinds = get_args(hint)
     return value == UNSET and types.NoneType in kinds and not any(accepts(value, k) for k in kinds if k is not types.NoneType)

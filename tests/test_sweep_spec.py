@@ -122,6 +122,7 @@ WRONG = [
     ({}, {"learner.lr": {"uniform": [0.1, math.inf]}}, {}, "expected [least, most], two finite numbers, got [0.1, inf]"),
     ({}, {"learner.num_epochs": {"int": [1, 2.5]}}, {}, "space.learner.num_epochs.int: expected [least, most], two integers"),
     ({}, {"learner.lr": {"grid": ["fast"]}}, {}, "space.learner.lr.grid: expected a finite number, got 'fast'"),
+    ({}, {"learner.target_kl": {"grid": ["none", 0.1]}}, {}, "space.learner.target_kl.grid: got none; what is off needs"),
     ({}, {"learner.lr": 0.001}, {}, "space.learner.lr: expected a table such as { log_uniform = [1e-4, 1e-2] }, got 0.001"),
     ({}, {"learner": {"lr": 0.001, "gamma": {"grid": [1.0]}}}, {}, "space.learner.lr: expected a table such as"),
     (

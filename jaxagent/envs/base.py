@@ -114,3 +114,30 @@ class Drawable(Environment, Protocol):
     def mission(self, state: PyTree) -> str:
         """The task as text."""
         ...
+
+
+_KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters
+_FITTING = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
+
+
+def cast_param(name: str, value: Any, default: Any) -> np.ndarray:
+    """`value` in the dtype and shape of `default`.
+
+    Raises:
+      ValueError: it is of another kind or shape, or does not fit.
+    """
+    dtype, shape = np.dtype(default.dtype if hasattr(default, "dtype") else type(default)), np.shape(default)
+    try:
+        given = np.asarray(value)
+    except ValueError:  # lists of unequal lengths
+        given = np.asarray(None)
+    if given.dtype.kind not in _FITTING[dtype.kind] or given.shape != shape or not np.all(np.isfinite(given)):
+        size = f" of shape {shape}" if shape else ""
+        raise ValueError(f"params.{name}: expected {_KINDS[dtype.kind]}{size}, got {value!r}")
+    with np.errstate(over="ignore"):
+        cast = given.astype(dtype)
+    if not np.all(np.isfinite(cast)):
+        raise ValueError(f"params.{name}: expected a number that {dtype} holds, got {value!r}")
+    if dtype.kind in "iu" and not np.array_equal(cast, given):
+        raise ValueError(f"params.{name}: expected a number that fits {dtype}, got {value!r}")
+    return cast

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxagent import schema
 from jaxagent.envs import babyai, gridworld, minigrid, tools
-from jaxagent.envs.base import Environment
+from jaxagent.envs.base import Environment, cast_param
 from jaxagent.envs.grid import GridParams
 from jaxagent.envs.tools.base import ToolEnv
 from jaxagent.types import PyTree
@@ -160,7 +160,9 @@ def override(params: PyTree, values: Mapping[str, Any]) -> PyTree:
     if not isinstance(values, Mapping):
         raise ValueError(f"params: expected a dict of fields to set, got {type(values).__name__}")
     _check_known("field", values, [field.name for field in dataclasses.fields(params)], path="params.")
-    return dataclasses.replace(params, **{name: _cast(name, value, getattr(params, name)) for name, value in values.items()})
+    return dataclasses.replace(
+        params, **{name: cast_param(name, value, getattr(params, name)) for name, value in values.items()}
+    )
 
 
 def _check_max_steps(env: Environment, params: PyTree) -> None:
@@ -168,29 +170,6 @@ def _check_max_steps(env: Environment, params: PyTree) -> None:
     given = getattr(params, "max_steps", None)
     if given is not None and np.any(np.asarray(given) > env.spec.max_steps):
         raise ValueError(f"params.max_steps: expected at most {env.spec.max_steps}, the bound of this environment, got {given}")
-
-
-_KINDS = {"b": "true or false", "i": "an integer", "u": "an integer from 0", "f": "a finite number"}  # by numpy's letters
-_FITTING = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
-
-
-def _cast(name: str, value: Any, default: Any) -> np.ndarray:
-    """`value` in the dtype and shape of `default`."""
-    dtype, shape = np.dtype(default.dtype if hasattr(default, "dtype") else type(default)), np.shape(default)
-    try:
-        given = np.asarray(value)
-    except ValueError:  # lists of unequal lengths
-        given = np.asarray(None)
-    if given.dtype.kind not in _FITTING[dtype.kind] or given.shape != shape or not np.all(np.isfinite(given)):
-        size = f" of shape {shape}" if shape else ""
-        raise ValueError(f"params.{name}: expected {_KINDS[dtype.kind]}{size}, got {value!r}")
-    with np.errstate(over="ignore"):
-        cast = given.astype(dtype)
-    if not np.all(np.isfinite(cast)):
-        raise ValueError(f"params.{name}: expected a number that {dtype} holds, got {value!r}")
-    if dtype.kind in "iu" and not np.array_equal(cast, given):
-        raise ValueError(f"params.{name}: expected a number that fits {dtype}, got {value!r}")
-    return cast
 
 
 def _check_known(what: str, given: Collection[str], known: Collection[str], *, path: str = "") -> None:

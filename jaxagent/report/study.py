@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _NULLABLE = ("objective", "reason", "parent", "curve")  # columns of a ledger; the others that are read have a value everywhere
 _BUDGETS = ("train.num_updates", "train.total_steps")
-
 _EVALUATED = ("success_rate", "return_mean", "performance_mean", "turns_mean", "length_mean", "latency_mean")
 
 

@@ -396,6 +396,8 @@ def _field_problems(sweep: Sweep, fields: Mapping[str, Field]) -> list[str]:
         for value in axis.values:
             if not schema.accepts(value, hint):
                 found.append(f"{path}.{axis.kind}: expected {schema.expected(hint)}, got {schema.shown(value)}")
+            elif schema.is_unset(value, hint):
+                found.append(f"{path}.{axis.kind}: got {schema.UNSET}; what is off needs a sweep of its own")
     return found
 
 

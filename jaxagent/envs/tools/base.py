@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxagent.envs.base import StepOutput
+from jaxagent.envs.base import StepOutput, cast_param
 from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, MultiDiscrete, PyTree, Space, check_action
 
 PAD, INVALID, FIRST_WORD = 0, 1, 2  # tokens: two that every world has, then operations, then the world's words
@@ -212,7 +212,7 @@ class ToolEnv:
         if not isinstance(params, known):
             raise ValueError(f"params: expected {known.__name__}, got {type(params).__name__}")
         for field in dataclasses.fields(params):
-            _check_number(f"params.{field.name}", getattr(params, field.name), getattr(self.world.default_params, field.name))
+            cast_param(field.name, getattr(params, field.name), getattr(self.world.default_params, field.name))
         if not 1 <= params.max_steps <= self.world.max_turns:
             raise ValueError(f"params.max_steps: expected 1 to {self.world.max_turns}, got {params.max_steps}")
         for name in self.world.probabilities:
@@ -438,17 +438,6 @@ class Calls:
     def number(self, operation: jax.Array, argument: jax.Array) -> jax.Array:
         """Of the call, int32."""
         return at(self.first, operation) + argument
-
-
-_KINDS = {"b": ("b", "true or false"), "i": ("iu", "an integer"), "f": ("iuf", "a finite number")}  # by numpy's letters
-
-
-def _check_number(name: str, value: Any, default: ArrayLike) -> None:
-    """Raises ValueError unless a value can stand where the default does."""
-    given = np.asarray(value)
-    fitting, expected = _KINDS[np.asarray(default).dtype.kind]
-    if given.shape != () or given.dtype.kind not in fitting or not np.isfinite(given):
-        raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
 
 def token_of(world: World, word: str) -> int:
