@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -78,7 +79,7 @@ class Trainer:
         self._validate_static()
 
     def _validate_static(self) -> None:
-        if not isinstance(self.num_steps, int) or self.num_steps < 1:
+        if not isinstance(self.num_steps, int | np.integer) or self.num_steps < 1:
             raise ValueError(f"num_steps: expected a positive integer, got {self.num_steps}")
         self._vector_env.validate()
         if hasattr(self.learner, "group_size"):
@@ -105,7 +106,7 @@ class Trainer:
         try:
             self.learner.validate_batch(num_steps=self.num_steps, num_envs=self.num_envs // BLOCKS)
         except ValueError as error:
-            raise ValueError(f"{error} (of one of the {BLOCKS} blocks of a mesh)") from error
+            raise ValueError(f"{error} (in each of a mesh's {BLOCKS} blocks of num_envs = {self.num_envs})") from error
 
     @property
     def steps_per_update(self) -> int:

@@ -454,6 +454,16 @@ def test_settings_that_are_refused(settings, message):
         learner(**settings).validate()
 
 
+def test_counts_are_numpy_integers_too():
+    env, params = ja.make("ToolSelect-v0")
+    counts = {name: np.int64(n) for name, n in {"group_size": 2, "num_epochs": 1, "num_minibatches": 1, "lag": 1}.items()}
+    grpo = GRPO(network=actor_critic(env.spec, torso="bag", hidden=(8,)), **counts)
+    trainer = ja.Trainer(env, params, grpo, num_envs=np.int64(4), num_steps=np.int32(24))
+    trainer.validate()
+    state, _ = jax.jit(lambda key: trainer.step(trainer.init(key)))(jax.random.key(0))
+    assert state.update == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "params", "message"),
     [

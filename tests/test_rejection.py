@@ -59,6 +59,35 @@ def test_nothing_good_enough_changes_nothing():
     jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
 
 
+@pytest.mark.parametrize("coef", [0.0, 0.5])
+def test_the_divergence_from_the_first_policy_is_logged_and_paid_for(coef):
+    """Logged of all steps that count, before the update; paid for where episodes are cloned."""
+    rejection = learner(kl_coef=coef)
+    first = rejection.init(jax.random.key(0), SPEC)
+    away = first._replace(params=jax.tree.map(lambda x: x + jax.random.normal(jax.random.key(3), x.shape), first.params))
+    t, outputs = batch().transition, []
+    for params in (away.params, first.reference):
+        carry = rejection.network.initial_carry(B)
+        outputs.append(rejection.network.apply(params, carry, t.observation, t.is_first, method="sequence")[1])
+    log_p, log_q = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in outputs)
+    divergence = (np.exp(log_p) * (log_p - log_q)).sum(-1)
+    assert divergence.mean() > 0.05
+    acted = batch()._replace(transition=t._replace(extras={"action_params": outputs[0]}))
+    after, metrics = jax.jit(rejection.update)(away, acted, jax.random.key(2))
+    assert float(metrics["kl"]) == pytest.approx(divergence[np.asarray(t.mask)].mean(), rel=1e-4)
+    _, alone = jax.jit(learner().update)(away._replace(reference=None), batch(), jax.random.key(2))
+    cloned = np.zeros((T, B), bool)
+    cloned[:, [1, 3, 4, 5]] = np.asarray(t.mask)[:, [1, 3, 4, 5]]
+    assert float(metrics["loss"] - alone["loss"]) == pytest.approx(coef * divergence[cloned].mean(), rel=1e-3, abs=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, after.reference, first.params)
+
+
+def test_a_reference_needs_a_coefficient():
+    params = learner().init(jax.random.key(0), SPEC).params
+    with pytest.raises(ValueError, match="reference: expected None without kl_coef"):
+        learner().init(jax.random.key(0), SPEC, reference=params)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

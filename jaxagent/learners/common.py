@@ -14,7 +14,7 @@ from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, minibatch
 from jaxagent.ops.distributions import Distribution, from_action_space
 from jaxagent.ops.fit import fitted, ladder
-from jaxagent.ops.kl import adapted
+from jaxagent.ops.kl import adapted, divergence
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_step, anneal
 from jaxagent.types import Box, Carry, DictSpace, Discrete, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Space, Transition
@@ -64,7 +64,7 @@ def check_fields(learner: Any) -> None:
             raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
     for field in _COUNTS:
         value = getattr(learner, field, None)
-        if value is not None and not (isinstance(value, int) and value >= 1):
+        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
             raise ValueError(f"{field}: expected a positive integer, got {value}")
     if getattr(learner, "sequence_length", None) is not None and not learner.network.memory:
         raise ValueError(f"sequence_length: expected None for a network without memory, got {learner.sequence_length}")
@@ -118,11 +118,11 @@ def reference_params(learner: Any, initial: PyTree, given: PyTree) -> PyTree:
     return learner.network.checked_params(given, field="reference")
 
 
-def followed(learner: Any, state: Any, params: PyTree, divergence: jax.Array) -> tuple[PyTree, jax.Array]:
+def followed(learner: Any, state: Any, params: PyTree, kl: jax.Array) -> tuple[PyTree, jax.Array]:
     """The reference and the coefficient after an update to `params`, before which there was this divergence."""
     reference, coef = state.reference, state.kl_coef
     if learner.kl_target is not None:
-        coef = adapted(coef, divergence, learner.kl_target)
+        coef = adapted(coef, kl, learner.kl_target)
     if learner.reference_every is not None:
         is_due = (state.update + 1) % jnp.asarray(learner.reference_every, jnp.int32) == 0
         reference = jax.tree.map(lambda new, old: jnp.where(is_due, new, old), params, reference)
@@ -203,6 +203,7 @@ def cloning_loss(
     steps: Any,
     weights: jax.Array,
     num_tokens: int | None = None,
+    near: tuple[PyTree, jax.typing.ArrayLike] | None = None,
 ) -> tuple[jax.Array, Metrics]:
     """The negative log likelihood of the actions of some steps, and what to look at beside it.
 
@@ -211,10 +212,15 @@ def cloning_loss(
       steps: with `observation`, `is_first` and `action`, leaves [T, N, ...].
       weights: [T, N]; they sum to 1.
       num_tokens: bound of the tokens of a row, if there is one.
+      near: action parameters [T, N, ...] of a policy to stay near, and the weight of the exact divergence from it.
     """
     output: Any = network.apply(params, memory, steps.observation, steps.is_first, num_tokens, method="sequence")
     distribution = action_distribution(network, output[1], steps.observation)
     loss = -weighted_mean(distribution.log_prob(steps.action), weights)
+    if near is not None:
+        reference, coef = near
+        away = divergence("exact", distribution, action_distribution(network, reference, steps.observation), steps.action)
+        loss += coef * weighted_mean(away, weights)
     agrees = distribution.mode() == steps.action
     agrees = agrees.all(axis=tuple(range(weights.ndim, agrees.ndim))).astype(jnp.float32)
     return loss, {

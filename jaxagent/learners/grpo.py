@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
@@ -141,9 +142,9 @@ class GRPO:
         for field, known in choices.items():
             if getattr(self, field) not in known:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
-        if not isinstance(self.group_size, int) or self.group_size < 2:
+        if not isinstance(self.group_size, int | np.integer) or self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2 episodes to compare, got {self.group_size}")
-        if not isinstance(self.lag, int) or self.lag < 0:
+        if not isinstance(self.lag, int | np.integer) or self.lag < 0:
             raise ValueError(f"lag: expected a number of updates, got {self.lag}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:

@@ -3,26 +3,37 @@
 Letters: `T` time, `B` episodes, one a row, `G` episodes a group on one level, `k` of them kept.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
-from jaxagent.learners.common import actor, check_fields, cloning_loss, initial_params, minimize
+from jaxagent.learners.common import (
+    action_distribution,
+    actor,
+    check_fields,
+    cloning_loss,
+    initial_params,
+    minimize,
+    reference_params,
+)
 from jaxagent.networks.actor_critic import ActorCritic
-from jaxagent.ops import groups
+from jaxagent.ops import groups, kl
+from jaxagent.ops.distributions import Distribution
 from jaxagent.ops.lanes import one_by_one_on_cpu
-from jaxagent.ops.masked import mean_weights
+from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init
-from jaxagent.types import Batch, EnvSpec, Metrics, Policy, PyTree
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition
 
 
 class RejectionState(NamedTuple):
     params: PyTree
     optimizer: optax.OptState
     update: jax.Array  # int32, updates done
+    reference: PyTree  # parameters that the policy is compared with; None without
 
 
 class Episodes(NamedTuple):
@@ -32,6 +43,7 @@ class Episodes(NamedTuple):
     is_first: jax.Array
     action: PyTree
     mask: jax.Array  # bool, steps of an episode that was good enough
+    reference: PyTree  # action parameters of the reference policy; None without
 
 
 @struct.dataclass(kw_only=True)
@@ -42,6 +54,7 @@ class Rejection:
       lr: learning rate, of Adam.
       max_grad_norm: bound on the global norm of the gradients.
       min_return: episodes that earned less are not cloned, even if they are the best of their group.
+      kl_coef: weight of `KL(policy || reference)` in nats a step of the episodes cloned; 0 measures it only.
       lr_final: what lr changes to, linearly with the index of the update; constant if None.
       anneal_updates: index of the update at which it is reached.
       adam_b1, adam_b2, adam_eps: Adam's decay rates and the number that keeps it from dividing by zero.
@@ -57,6 +70,7 @@ class Rejection:
     lr: float = 1e-3
     max_grad_norm: float = 0.5
     min_return: float | None = None
+    kl_coef: float | None = None
     lr_final: float | None = None
     anneal_updates: float | None = None
     adam_b1: float = 0.9
@@ -73,7 +87,7 @@ class Rejection:
     def validate(self) -> None:
         """Raises ValueError that names the wrong field. Call it before tracing."""
         check_fields(self)
-        if not isinstance(self.group_size, int) or self.group_size < 2:
+        if not isinstance(self.group_size, int | np.integer) or self.group_size < 2:
             raise ValueError(f"group_size: expected at least 2 episodes to choose from, got {self.group_size}")
         if self.num_kept not in range(1, self.group_size):
             raise ValueError(f"num_kept: expected 1 to {self.group_size - 1} of a group, got {self.num_kept}")
@@ -88,15 +102,13 @@ class Rejection:
             raise ValueError(f"num_minibatches: expected a divisor of the {kept} episodes kept, got {self.num_minibatches}")
 
     def init(self, key: jax.Array, spec: EnvSpec, *, params: PyTree = None, reference: PyTree = None) -> RejectionState:
-        """The state before the first update, from `params` if given.
+        """The state before the first update, from `params` if given. The reference is `reference`, or these parameters.
 
         Raises:
-          ValueError: the network is not for such an environment, `params` are not for the network, or there is a `reference`.
+          ValueError: the network is not for such an environment, or `params` or `reference` are not for the network.
         """
-        if reference is not None:
-            raise ValueError("reference: expected None, since rejection sampling keeps to no reference policy")
         initial = initial_params(self.network, key, spec, params)
-        return RejectionState(initial, adam_init(initial), jnp.zeros((), jnp.int32))
+        return RejectionState(initial, adam_init(initial), jnp.zeros((), jnp.int32), reference_params(self, initial, reference))
 
     def agent(self, state: RejectionState) -> PyTree:
         """What acting reads of the state: the parameters."""
@@ -107,33 +119,54 @@ class Rejection:
         return state.params
 
     def policy(self, greedy: bool = False) -> Policy:
-        """Samples actions, or takes the likeliest."""
+        """Samples actions, or takes the likeliest.
 
-        return actor(self.network, greedy, lambda *_: {})
+        `act` adds to the extras `action_params` where they are compared with a reference.
+        """
+
+        def extras(carry: Carry, action_params: PyTree, distribution: Distribution, action: PyTree) -> dict[str, PyTree]:
+            return {} if self.kl_coef is None else {"action_params": action_params}
+
+        return actor(self.network, greedy, extras)
 
     def update(self, state: RejectionState, batch: Batch, key: jax.Array) -> tuple[RejectionState, Metrics]:
         """`num_epochs` passes over the best episodes of a batch `[T, B]`, in minibatches drawn anew for each."""
         transition = batch.transition
-        earned = jnp.sum(jnp.where(transition.mask, transition.reward, 0.0), axis=0).reshape(-1, self.group_size)
-        _, places = jax.lax.top_k(earned, self.num_kept)  # [groups, k]
-        rows = (jnp.arange(earned.shape[0])[:, None] * self.group_size + places).reshape(-1)
-        kept = Episodes(transition.observation, transition.is_first, transition.action, transition.mask)
-        kept = jax.tree.map(lambda x: jnp.swapaxes(x[:, rows], 0, 1), kept)
-        returns = earned.reshape(-1)[rows]
-        is_cloned = jnp.ones_like(returns, bool) if self.min_return is None else returns >= self.min_return
-        kept = kept._replace(mask=kept.mask & is_cloned[:, None])
-        params, optimizer, metrics = one_by_one_on_cpu(Rejection._optimize)(self, state, kept, key)
-        varies = groups.compare(earned.reshape(-1), self.group_size, scale="none", floor=1.0).varies
-        metrics |= {"kept_return": returns.mean(), "kept_rate": is_cloned.mean(dtype=jnp.float32)}
-        metrics["zero_variance_rate"] = 1.0 - varies.mean(dtype=jnp.float32)
-        return RejectionState(params, optimizer, state.update + 1), metrics
+        params, optimizer, metrics = one_by_one_on_cpu(Rejection._optimize)(self, state, transition, key)
+        return RejectionState(params, optimizer, state.update + 1, state.reference), metrics
 
-    def _optimize(self, state: RejectionState, kept: Episodes, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
-        """Steps through all minibatches of all epochs. Metrics are means over them."""
-        return minimize(self, self._loss, state.params, state.optimizer, kept, key, update=state.update)
+    def _optimize(
+        self, state: RejectionState, transition: Transition, key: jax.Array
+    ) -> tuple[PyTree, optax.OptState, Metrics]:
+        """Steps through all minibatches of all epochs. Metrics of the loss are means over them."""
+        metrics: Metrics = {}
+        reference = None
+        if self.kl_coef is not None:
+            output: Any = self.network.apply(state.reference, transition.observation, transition.is_first, method="episodes")
+            reference = output[0]
+            ours, theirs = (
+                action_distribution(self.network, action_params, transition.observation)
+                for action_params in (transition.extras["action_params"], reference)
+            )
+            divergence = jnp.where(transition.mask, kl.divergence("exact", ours, theirs, None), 0.0)
+            metrics["kl"] = weighted_mean(divergence, mean_weights(transition.mask))
+        earned = jnp.sum(jnp.where(transition.mask, transition.reward, 0.0), axis=0)
+        varies = groups.compare(earned, self.group_size, scale="none", floor=1.0).varies
+        metrics["zero_variance_rate"] = 1.0 - varies.mean(dtype=jnp.float32)
+        _, places = jax.lax.top_k(earned.reshape(-1, self.group_size), self.num_kept)  # [groups, k]
+        rows = (jnp.arange(places.shape[0])[:, None] * self.group_size + places).reshape(-1)
+        returns = earned[rows]
+        is_cloned = jnp.ones_like(returns, bool) if self.min_return is None else returns >= self.min_return
+        metrics |= {"kept_return": returns.mean(), "kept_rate": is_cloned.mean(dtype=jnp.float32)}
+        kept = Episodes(transition.observation, transition.is_first, transition.action, transition.mask, reference)
+        kept = jax.tree.map(lambda x: jnp.swapaxes(x[:, rows], 0, 1), kept)
+        kept = kept._replace(mask=kept.mask & is_cloned[:, None])
+        params, optimizer, measured = minimize(self, self._loss, state.params, state.optimizer, kept, key, update=state.update)
+        return params, optimizer, metrics | measured
 
     def _loss(self, params: PyTree, items: Episodes) -> tuple[jax.Array, Metrics]:
         """The negative log likelihood of the actions, and what to look at beside it."""
         memory = self.network.initial_carry(items.mask.shape[0])
         steps = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items)  # [T, rows, ...]
-        return cloning_loss(self.network, params, memory, steps, mean_weights(steps.mask))
+        near = None if self.kl_coef is None else (steps.reference, self.kl_coef)
+        return cloning_loss(self.network, params, memory, steps, mean_weights(steps.mask), near=near)
