@@ -10,6 +10,7 @@ import pytest
 import jaxagent as ja
 from jaxagent.learners.bc import BC
 from jaxagent.learners.grpo import GRPO
+from jaxagent.learners.rejection import Rejection
 from jaxagent.networks.actor_critic import actor_critic
 from jaxagent.ops.fit import ladder
 from jaxagent.types import Box, DictSpace, Discrete, EnvSpec, MultiDiscrete
@@ -205,10 +206,11 @@ def test_every_learner_reads_what_each_step_adds(network):
         assert found["success_sum"] / found["episodes"] > 0.2 and 0 <= found["kl"] < 0.5
 
 
-@pytest.mark.parametrize("learner", [GRPO, ja.PPO, BC])
+@pytest.mark.parametrize("learner", [GRPO, Rejection, ja.PPO, BC])
 def test_an_update_with_room_for_all_there_could_be_is_the_same(learner, monkeypatch):
     env, params = ja.make("ToolSelect-v0")
-    settings = {GRPO: {"group_size": 2, "kl_coef": 0.1}, ja.PPO: {}, BC: {"demonstrator": "sft"}}[learner]
+    in_groups = {"group_size": 2, "kl_coef": 0.1}
+    settings = {GRPO: in_groups, Rejection: in_groups, ja.PPO: {}, BC: {"demonstrator": "sft"}}[learner]
     network = ja.actor_critic(env.spec, **{**SIZE, "layers": 1, "context": 32})
     trainer = ja.Trainer(
         env, params, learner(network=network, num_epochs=1, num_minibatches=1, **settings), num_envs=16, num_steps=10
@@ -217,8 +219,7 @@ def test_an_update_with_room_for_all_there_could_be_is_the_same(learner, monkeyp
     sizes = []
 
     def step(ladder):
-        for module in ("grpo", "common"):
-            monkeypatch.setattr(f"jaxagent.learners.{module}.ladder", ladder)
+        monkeypatch.setattr("jaxagent.learners.common.ladder", ladder)
         return jax.jit(trainer.step)(state)
 
     def noted(most):

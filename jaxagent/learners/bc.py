@@ -4,7 +4,7 @@ Letters: `T` time, `B` rows, `L` steps of a sequence (1 without memory), `N = T 
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -219,4 +219,5 @@ class BC:
         """The negative log likelihood of the demonstrator's actions, and what to look at beside it."""
         memory = items.memory
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(memory=()))  # [L, rows, ...]
-        return cloning_loss(self.network, params, memory, items, mean_weights(items.mask), num_tokens)
+        output: Any = self.network.apply(params, memory, items.observation, items.is_first, num_tokens, method="sequence")
+        return cloning_loss(self.network, output[1], items, mean_weights(items.mask))

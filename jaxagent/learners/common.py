@@ -1,5 +1,6 @@
 """What learners have in common: checks of their fields, the distribution of actions, and gradient steps over minibatches."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -196,26 +197,47 @@ def within_tokens(
     return fitted(within, [(n,) for n in ladder(length * width)], [most], axes=axes)
 
 
+def within_episodes(
+    function: Callable[..., Any], learner: Any, transition: Transition, *arguments: PyTree, axes: across.Axes = ()
+) -> Any:
+    """`function(learner, transition, *arguments)` of whole episodes [T, B], cut to about as many steps as the longest has.
+
+    What it returns must not depend on T. The network of the learner bounds the tokens of a row, if it reads any, likewise.
+    """
+    num_steps, mask, network = transition.mask.shape[0], transition.mask, learner.network
+    sizes: list[tuple[int, ...]] = [(length,) for length in ladder(num_steps)]
+    needed = [jnp.max(jnp.sum(mask, axis=0))]
+    bound = network.episode_tokens
+    if network.reads_tokens and bound is not None:
+        width = transition.observation["tokens"].shape[-1]
+        sizes = [(n, min(n * width, -(-bound * n // num_steps) + width)) for (n,) in sizes]
+        needed.append(jnp.max(jnp.sum(jnp.where(mask, transition.observation["num_tokens"], 0), axis=0)))
+
+    def within(size: tuple[int, ...], learner: Any, transition: Transition, *arguments: PyTree) -> Any:
+        length, *num_tokens = size
+        if num_tokens:
+            learner = dataclasses.replace(learner, network=network.clone(episode_tokens=num_tokens[0]))
+        return function(learner, jax.tree.map(lambda x: x[:length], transition), *arguments)
+
+    return fitted(within, sizes, needed, axes=axes)(learner, transition, *arguments)
+
+
 def cloning_loss(
     network: ActorCritic,
-    params: PyTree,
-    memory: PyTree,
+    action_params: PyTree,
     steps: Any,
     weights: jax.Array,
-    num_tokens: int | None = None,
     near: tuple[PyTree, jax.typing.ArrayLike] | None = None,
 ) -> tuple[jax.Array, Metrics]:
     """The negative log likelihood of the actions of some steps, and what to look at beside it.
 
     Args:
-      memory: [N, ...], before the first step.
-      steps: with `observation`, `is_first` and `action`, leaves [T, N, ...].
+      action_params: what the network makes of the steps.
+      steps: with `observation` and `action`, leaves [T, N, ...].
       weights: [T, N]; they sum to 1.
-      num_tokens: bound of the tokens of a row, if there is one.
-      near: action parameters [T, N, ...] of a policy to stay near, and the weight of the exact divergence from it.
+      near: action parameters of a policy to stay near, and the weight of the exact divergence from it.
     """
-    output: Any = network.apply(params, memory, steps.observation, steps.is_first, num_tokens, method="sequence")
-    distribution = action_distribution(network, output[1], steps.observation)
+    distribution = action_distribution(network, action_params, steps.observation)
     loss = -weighted_mean(distribution.log_prob(steps.action), weights)
     if near is not None:
         reference, coef = near

@@ -3,7 +3,7 @@
 Letters: `T` time, `B` episodes, one a row, `G` episodes a group, `S` steps that count.
 """
 
-import dataclasses
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,11 +20,11 @@ from jaxagent.learners.common import (
     initial_params,
     minimize,
     reference_params,
+    within_episodes,
 )
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import across, groups, kl
 from jaxagent.ops.distributions import Distribution
-from jaxagent.ops.fit import fitted, ladder
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init
@@ -206,40 +206,28 @@ class GRPO:
         return GRPOState(params, optimizer, state.update + 1, reference, kl_coef, acting), metrics
 
     def _optimize(self, state: GRPOState, transition: Transition, key: jax.Array) -> tuple[PyTree, optax.OptState, Metrics]:
-        """Steps through all minibatches of all epochs, with no more steps of the episodes than the longest has."""
-        num_steps, mask = transition.mask.shape[0], transition.mask
-        sizes: list[tuple[int, ...]] = [(length,) for length in ladder(num_steps)]
-        needed = [jnp.max(jnp.sum(mask, axis=0))]
-        bound = self.network.episode_tokens
-        if self.network.reads_tokens and bound is not None:
-            width = transition.observation["tokens"].shape[-1]
-            sizes = [(n, min(n * width, -(-bound * n // num_steps) + width)) for (n,) in sizes]
-            needed.append(jnp.max(jnp.sum(jnp.where(mask, transition.observation["num_tokens"], 0), axis=0)))
-        return fitted(GRPO._optimize_within, sizes, needed, axes=self.axes)(self, state, transition, key)
+        """Steps through all minibatches of all epochs."""
+        optimize = partial(GRPO._optimize_within, num_steps=transition.mask.shape[0])
+        return within_episodes(optimize, self, transition, state, key, axes=self.axes)
 
-    @staticmethod
     def _optimize_within(
-        size: tuple[int, ...], learner: "GRPO", state: GRPOState, transition: Transition, key: jax.Array
+        self, transition: Transition, state: GRPOState, key: jax.Array, *, num_steps: int
     ) -> tuple[PyTree, optax.OptState, Metrics]:
-        length, *num_tokens = size
-        if num_tokens:
-            learner = dataclasses.replace(learner, network=learner.network.clone(episode_tokens=num_tokens[0]))
-        steps = jax.tree.map(lambda x: x[:length], transition)
-        episodes, measured = learner._episodes(state, steps, num_steps=transition.mask.shape[0])
+        episodes, measured = self._episodes(state, transition, num_steps=num_steps)
 
         def loss(params: PyTree, items: Episodes) -> tuple[jax.Array, Metrics]:
-            return learner._loss(params, items, state.kl_coef)
+            return self._loss(params, items, state.kl_coef)
 
         params, optimizer, metrics = minimize(
-            learner,
+            self,
             loss,
             state.params,
             state.optimizer,
             episodes,
             key,
             update=state.update,
-            num_microbatches=learner.num_microbatches,
-            prepared=learner._prepared,
+            num_microbatches=self.num_microbatches,
+            prepared=self._prepared,
         )
         return params, optimizer, metrics | measured
 

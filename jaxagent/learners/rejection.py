@@ -19,6 +19,7 @@ from jaxagent.learners.common import (
     initial_params,
     minimize,
     reference_params,
+    within_episodes,
 )
 from jaxagent.networks.actor_critic import ActorCritic
 from jaxagent.ops import groups, kl
@@ -138,12 +139,16 @@ class Rejection:
     def _optimize(
         self, state: RejectionState, transition: Transition, key: jax.Array
     ) -> tuple[PyTree, optax.OptState, Metrics]:
-        """Steps through all minibatches of all epochs. Metrics of the loss are means over them."""
+        """Steps through all minibatches of all epochs."""
+        return within_episodes(Rejection._optimize_within, self, transition, state, key)
+
+    def _optimize_within(
+        self, transition: Transition, state: RejectionState, key: jax.Array
+    ) -> tuple[PyTree, optax.OptState, Metrics]:
         metrics: Metrics = {}
         reference = None
         if self.kl_coef is not None:
-            output: Any = self.network.apply(state.reference, transition.observation, transition.is_first, method="episodes")
-            reference = output[0]
+            reference = self._outputs(state.reference, transition)
             ours, theirs = (
                 action_distribution(self.network, action_params, transition.observation)
                 for action_params in (transition.extras["action_params"], reference)
@@ -166,7 +171,11 @@ class Rejection:
 
     def _loss(self, params: PyTree, items: Episodes) -> tuple[jax.Array, Metrics]:
         """The negative log likelihood of the actions, and what to look at beside it."""
-        memory = self.network.initial_carry(items.mask.shape[0])
         steps = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items)  # [T, rows, ...]
         near = None if self.kl_coef is None else (steps.reference, self.kl_coef)
-        return cloning_loss(self.network, params, memory, steps, mean_weights(steps.mask), near=near)
+        return cloning_loss(self.network, self._outputs(params, steps), steps, mean_weights(steps.mask), near)
+
+    def _outputs(self, params: PyTree, steps: Transition | Episodes) -> PyTree:
+        """Action parameters for whole episodes [T, B]."""
+        output: Any = self.network.apply(params, steps.observation, steps.is_first, method="episodes")
+        return output[0]
