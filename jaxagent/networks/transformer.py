@@ -1,6 +1,7 @@
 """A small decoder-only transformer over all that an agent was shown in an episode, with its keys and values as memory.
 
-Letters: `T` steps, `B` rows, `K` tokens a step at most, `S` tokens of a row, `C` slots of the memory, `D` width, `H` heads.
+Letters: `T` steps, `B` rows, `K` tokens a step at most, `S` tokens of a row, `C` slots of the memory, `D` width, `H` heads,
+`d = D / H`. Keys and values are kept by head, so that a product with them reads memory in order, and copies nothing.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Size:
 
 
 class Cache(NamedTuple):
-    """Keys and values of an episode's last tokens, the one at position p in slot `p % C`: a tuple of [B, C, D], one a layer."""
+    """Keys and values of an episode's last tokens, the one at position p in slot `p % C`: [B, H, C, d] for each layer."""
 
     keys: tuple[jax.Array, ...]
     values: tuple[jax.Array, ...]
@@ -57,7 +58,8 @@ def empty_cache(space: Space, size: Size, num_rows: int) -> Cache:
     slots = size.context + (_num_tokens(space) if is_token_stream(space) else 1)
 
     def empty() -> tuple[jax.Array, ...]:
-        return tuple(jnp.zeros((num_rows, slots, size.width), size.dtype) for _ in range(size.layers))
+        shape = (num_rows, size.heads, slots, size.width // size.heads)
+        return tuple(jnp.zeros(shape, size.dtype) for _ in range(size.layers))
 
     return Cache(empty(), empty(), jnp.zeros(num_rows, jnp.int32))
 
@@ -132,7 +134,7 @@ class Transformer(nn.Module):
             assert carry_after is not None
             return carry_after, features[0]
         x, counts = self.embedding(observation["tokens"]), jnp.asarray(observation["num_tokens"], jnp.int32)
-        num_slots, zero = carry.keys[0].shape[1], jnp.zeros((is_first.shape[0], 1), jnp.int32)
+        num_slots, zero = carry.keys[0].shape[2], jnp.zeros((is_first.shape[0], 1), jnp.int32)
 
         def read(network: "Transformer", loop: tuple[jax.Array, Cache, jax.Array]) -> tuple[jax.Array, Cache, jax.Array]:
             place, cache, features = loop
@@ -161,7 +163,7 @@ class Transformer(nn.Module):
         seen = _mask(layout, layout.position, layout.episode, layout.valid, self.size.context)
         before = None
         if carry is not None:
-            slots = _slots(carry.length, carry.keys[0].shape[1])
+            slots = _slots(carry.length, carry.keys[0].shape[2])
             before = _mask(layout, slots, jnp.zeros_like(slots), slots >= 0, self.size.context)
         keys, values = [], []
         for i, block in enumerate(self.blocks):
@@ -200,20 +202,20 @@ class Block(nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Tokens [B, S, D] that attend to each other as `seen` [B, S, S] says, and to a memory as `before` [B, S, C] says.
 
-        Returns what comes of them, or `only` of those at [B, T], and their keys and values [B, S, D]. With a `slot` [B, S] they
-        are first written into the memory, and read there alone; then the memory is returned instead.
+        Returns what comes of them, or `only` of those at [B, T], and their keys and values [B, H, S, d]. With a `slot` [B, S]
+        they are first written into the memory, and read there alone; then the memory is returned instead.
         """
         size = self.size
         small = 1.0 / (2.0 * size.layers) ** 0.5  # keeps the sum of all layers' outputs of one size
         h = RMSNorm(name="attention_norm")(x)
-        key = _rotated(self._dense(size.width, 1.0, "key")(h), position, size.heads)
-        value = self._dense(size.width, 1.0, "value")(h)
+        key = _rotated(_by_head(self._dense(size.width, 1.0, "key")(h), size.heads), position)
+        value = _by_head(self._dense(size.width, 1.0, "value")(h), size.heads)
         if only is not None:
             x, h = (jnp.take_along_axis(y, only[..., None], axis=1) for y in (x, h))
             seen = jnp.take_along_axis(seen, only[..., None], axis=1)
             before = None if before is None else jnp.take_along_axis(before, only[..., None], axis=1)
             position = jnp.take_along_axis(position, only, axis=1)
-        query = _rotated(self._dense(size.width, 1.0, "query")(h), position, size.heads)
+        query = _rotated(_by_head(self._dense(size.width, 1.0, "query")(h), size.heads), position)
         sources = [(key, value, seen)]
         if remembered is not None and before is not None:
             if slot is not None:
@@ -221,7 +223,7 @@ class Block(nn.Module):
                 sources = [(key, value, before)]
             else:
                 sources.append((*remembered, before))
-        attended = _attention(query, sources, size.heads)
+        attended = _attention(query, sources).swapaxes(1, 2).reshape(x.shape)
         x = x + self._dense(size.width, small, "output")(attended)
         h = self._dense(4 * size.width, 2.0**0.5, "up")(RMSNorm(name="perceptron_norm")(x))
         return x + self._dense(size.width, small, "down")(nn.gelu(h)), key, value
@@ -240,48 +242,35 @@ class RMSNorm(nn.Module):
         return (wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + 1e-6) * scale).astype(x.dtype)
 
 
-def _attention(query: jax.Array, sources: list[tuple[jax.Array, jax.Array, jax.Array]], heads: int) -> jax.Array:
-    """Each query [B, Q, D] reads values [B, S, D] of the keys [B, S, D] that a mask [B, Q, S] lets it see.
+def _by_head(x: jax.Array, heads: int) -> jax.Array:
+    """[B, S, D] as [B, H, S, d]."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _attention(query: jax.Array, sources: list[tuple[jax.Array, jax.Array, jax.Array]]) -> jax.Array:
+    """Each query [B, H, Q, d] reads values [B, H, S, d] of the keys [B, H, S, d] that a mask [B, Q, S] lets it see.
 
     There may be several such sources: the memory is read where it is, not copied beside what is new.
     """
-    q = _by_head(query, heads)
-    scale, least = q.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min
-    products = [jnp.where(mask[:, None], _products(q, _by_head(keys, heads)) * scale, least) for keys, _, mask in sources]
+    scale, least = query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min
+    products = [
+        jnp.where(mask[:, None], jnp.einsum("bhqd,bhsd->bhqs", query, keys, preferred_element_type=jnp.float32) * scale, least)
+        for keys, _, mask in sources
+    ]
     weights = jax.nn.softmax(jnp.concatenate(products, axis=-1), axis=-1).astype(query.dtype)
     ends = np.cumsum([product.shape[-1] for product in products])[:-1]
     parts = zip(jnp.split(weights, ends, axis=-1), sources, strict=True)
-    read = [_sums(part, _by_head(values, heads)) for part, (_, values, _) in parts]
-    return sum(read[1:], read[0]).reshape(query.shape)
+    read = [jnp.einsum("bhqs,bhsd->bhqd", part, values) for part, (_, values, _) in parts]
+    return sum(read[1:], read[0])
 
 
-def _by_head(x: jax.Array, heads: int) -> jax.Array:
-    return x.reshape(*x.shape[:2], heads, -1)
-
-
-def _products(q: jax.Array, k: jax.Array) -> jax.Array:
-    """float32 [B, H, Q, S]. Of a single query element by element: products of matrices would first turn the keys around."""
-    if q.shape[1] == 1:
-        return jnp.sum((q * k).astype(jnp.float32), axis=-1).swapaxes(1, 2)[:, :, None]
-    return jnp.einsum("bqhd,bshd->bhqs", q, k, preferred_element_type=jnp.float32)
-
-
-def _sums(weights: jax.Array, v: jax.Array) -> jax.Array:
-    """Values [B, S, H, d] weighted [B, H, Q, S], to [B, Q, H, d]."""
-    if weights.shape[2] == 1:
-        return jnp.sum(weights[:, :, 0].swapaxes(1, 2)[..., None] * v, axis=1, keepdims=True)
-    return jnp.einsum("bhqs,bshd->bqhd", weights, v)
-
-
-def _rotated(x: jax.Array, position: jax.Array, heads: int) -> jax.Array:
-    """Turns the pairs of each head's entries by angles that grow with the position: products then depend on distances."""
-    rows, length, width = x.shape
-    half = width // heads // 2
-    angles = position[..., None].astype(jnp.float32) * _BASE ** (-jnp.arange(half) / half)  # [B, S, half]
-    cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
-    first, second = jnp.split(x.reshape(rows, length, heads, -1).astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.reshape(x.shape).astype(x.dtype)
+def _rotated(x: jax.Array, position: jax.Array) -> jax.Array:
+    """Turns the pairs of entries of [B, H, S, d] by angles that grow with the position: products then depend on distances."""
+    half = x.shape[-1] // 2
+    angles = position[:, None, :, None].astype(jnp.float32) * _BASE ** (-jnp.arange(half) / half)  # [B, 1, S, half]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 # where tokens stand -----------------------------------------------------------------------------------------------------------
@@ -334,7 +323,7 @@ def _slots(length: jax.Array, num_slots: int) -> jax.Array:
 
 def _remembered(carry: Cache, keys: list[jax.Array], values: list[jax.Array], layout: Layout) -> Cache:
     """The memory with the tokens of the last episode, if they are among the newest."""
-    num_slots = carry.keys[0].shape[1]
+    num_slots = carry.keys[0].shape[2]
     last = layout.episode == jnp.max(layout.episode, axis=1, where=layout.valid, initial=0)[:, None]
     kept = layout.valid & last & (layout.position >= layout.length[:, None] - num_slots)
     slot = jnp.where(kept, layout.position % num_slots, num_slots)
@@ -346,8 +335,9 @@ def _remembered(carry: Cache, keys: list[jax.Array], values: list[jax.Array], la
 
 
 def _written(old: jax.Array, new: jax.Array, slot: jax.Array) -> jax.Array:
-    """A memory [B, C, D] with [B, S, D] in its slots [B, S]; those that are C are dropped."""
-    return old.at[jnp.arange(slot.shape[0])[:, None], slot].set(new.astype(old.dtype), mode="drop")
+    """A memory [B, H, C, d] with [B, H, S, d] in its slots [B, S]; those that are C are dropped."""
+    rows = jnp.arange(slot.shape[0])[:, None]
+    return old.at[rows, :, slot].set(new.swapaxes(1, 2).astype(old.dtype), mode="drop")
 
 
 def _tokens(space: Space) -> MultiDiscrete:
