@@ -55,9 +55,10 @@ class Fit(NamedTuple):
     """What training some lanes came to. Leaves are `[W, ...]`."""
 
     params: PyTree
-    rows: list[dict[str, np.ndarray]]  # metrics of each segment
+    rows: list[dict[str, np.ndarray]]  # metrics of each segment; a lane that is done repeats its last
     evaluated: list[dict[str, Any]]  # one a lane
     env_steps: np.ndarray
+    played: float  # env steps of all lanes, with those that the ones that are done make until the last is
     seconds: float  # of training, the first segment left out, which compiles
     first_seconds: float
 
@@ -74,7 +75,7 @@ def trainer(learner: str, world: str, **overrides: Any) -> Trainer:
 def fit(
     trainers: Sequence[Trainer], seeds: Sequence[int], env_steps: float, warm: PyTree | None = None, segment: int = 10
 ) -> Fit:
-    """Trains lanes until each has made so many environment steps."""
+    """Trains lanes until each has made so many environment steps; what a lane has learnt by then is what counts."""
     width = len(trainers)
     mesh = lanes.mesh_of(2 if width % 2 == 0 else 1)
     stacked, seeds_here = lanes.split((lanes.stacked(trainers), jnp.asarray(seeds, jnp.int32)), mesh)
@@ -84,12 +85,18 @@ def fit(
         init = jax.vmap(lambda t, s, w: t.init(jax.random.key(s), warm_start=w))
         state = jax.jit(lanes.over_lanes(init, mesh))(stacked, seeds_here, lanes.split(warm, mesh))
     advance = jax.jit(lanes.over_lanes(partial(lanes.advance, segment), mesh, shared=1), donate_argnums=1)
-    made, rows, began, first_seconds = np.zeros(width), [], time.perf_counter(), 0.0
+    keep = jax.jit(lanes.over_lanes(_kept, mesh))
+    made, played, rows, began, first_seconds = np.zeros(width), 0.0, [], time.perf_counter(), 0.0
+    learners = jax.jit(lambda x: jax.tree.map(jnp.copy, x))(state.learner)
     while made.min() < env_steps:
+        is_done = made >= env_steps
         advanced = advance(stacked, state, jnp.int32(segment))
         state, metrics = advanced.state, jax.device_get(advanced.metrics)
-        made += metrics["env_steps"].sum(-1)
-        rows.append(summarise(metrics, segment))
+        learners = keep(lanes.split(is_done, mesh), learners, state.learner)
+        steps = metrics["env_steps"].sum(-1)
+        made, played = np.where(is_done, made, made + steps), played + float(steps.sum())
+        row = summarise(metrics, segment)
+        rows.append({name: np.where(is_done, rows[-1][name], row[name]) if rows else row[name] for name in row})
         if len(rows) == 1:
             first_seconds = time.perf_counter() - began
     seconds = time.perf_counter() - began - first_seconds
@@ -98,9 +105,14 @@ def fit(
         policy, agent = trainer.learner.policy(), trainer.learner.agent(learner)
         return evaluation.evaluate(trainer.env, trainer.params, policy, agent, evaluation_key(seed), num_episodes=_EPISODES)
 
-    results = jax.device_get(jax.jit(lanes.over_lanes(jax.vmap(play), mesh))(stacked, state.learner, seeds_here))
+    results = jax.device_get(jax.jit(lanes.over_lanes(jax.vmap(play), mesh))(stacked, learners, seeds_here))
     evaluated = [evaluation.summarise(jax.tree.map(lambda x, i=i: x[i], results)) for i in range(width)]
-    return Fit(jax.device_get(state.learner.params), rows, evaluated, made, seconds, first_seconds)
+    return Fit(jax.device_get(learners.params), rows, evaluated, made, played, seconds, first_seconds)
+
+
+def _kept(is_done: jax.Array, before: PyTree, now: PyTree) -> PyTree:
+    """Lanes `[W, ...]` as they are now, but those that are done as they were before."""
+    return jax.vmap(lambda done, *trees: jax.tree.map(partial(jnp.where, done), *trees))(is_done, before, now)
 
 
 def over_seeds(evaluated: Sequence[Mapping[str, Any]], names: Sequence[str] = SHOWN) -> dict[str, Any]:
@@ -144,7 +156,7 @@ def study_table(
             one = trainer(learner, world, **overrides.get(learner, {}))
             fitted = fit([one] * len(seeds), seeds, env_steps, start.params)
             figures = over_seeds(fitted.evaluated)
-            rate = float(fitted.env_steps.sum() * (len(fitted.rows) - 1) / len(fitted.rows) / max(fitted.seconds, 1e-9))
+            rate = fitted.played * (len(fitted.rows) - 1) / len(fitted.rows) / max(fitted.seconds, 1e-9)
             found[world][learner] = figures | {
                 "seconds": fitted.seconds + fitted.first_seconds,
                 "env_steps": fitted.env_steps.mean(),
