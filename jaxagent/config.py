@@ -118,7 +118,7 @@ def read(path: Path, overrides: Mapping[str, str] | None = None) -> Config:
         return config
     values = {name: _value(text, lists="." in name) for name, text in overrides.items()}
     few = len(overrides) <= _FEW
-    options = " ".join(f"--{_FLAGS.get(name, name)}" for name in overrides) if few else f"{len(overrides)} options"
+    options = " ".join(map(option, overrides)) if few else f"{len(overrides)} options"
     return parse(replaced(content, values), f"{path} with {options}")
 
 
@@ -244,6 +244,11 @@ def read_env(name: str, overrides: Mapping[str, str]) -> EnvConfig:
 def learner_schemas() -> dict[str, Schema]:
     """What `[learner]` takes beside `name`, for each learner. The network has a table of its own."""
     return {name: schema.of_dataclass(learner, without=("network", "axes")) for name, learner in LEARNERS.items()}
+
+
+def option(name: str) -> str:
+    """That of `jaxagent train` for a setting."""
+    return f"--{_FLAGS.get(name, name)}"
 
 
 def settings(config: Config) -> Iterator[tuple[str, Any, Field]]:

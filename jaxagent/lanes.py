@@ -92,18 +92,19 @@ class LaneProgram:
         """`template` is any trainer of the group, `capacity` C, `num_episodes` those of an evaluation."""
         self.width = width
         self._mesh = mesh_of(jax.local_device_count())
-        self._init = jax.jit(over_lanes(_init, self._mesh))
+        self._init = jax.jit(over_lanes(_init, self._mesh, shared=1))
         self._advance = jax.jit(over_lanes(partial(advance, capacity), self._mesh, shared=1), donate_argnums=1)
         self._evaluate = jax.jit(over_lanes(partial(_evaluate, num_episodes), self._mesh))
         self._compiled_advance: jax.stages.Compiled | None = None
 
-    def init(self, trainers: Trainer, seeds: np.ndarray) -> RunState:
-        """Before the first update; `trainers` are stacked, seeds `[W]`."""
-        return self._init(*split((trainers, jnp.asarray(seeds, jnp.int32)), self._mesh))
+    def init(self, trainers: Trainer, seeds: np.ndarray, warm_start: PyTree = None) -> RunState:
+        """Before the first update; `trainers` are stacked, seeds `[W]`. All begin with the network `warm_start`, if given."""
+        lanes = split((trainers, jnp.asarray(seeds, jnp.int32)), self._mesh)
+        return self._init(*lanes, self._everywhere(warm_start))
 
     def advance(self, trainers: Trainer, state: RunState, count: int) -> Advanced:
         """`count` updates in every lane, at most C. The state given is used up."""
-        arguments = *split((trainers, state), self._mesh), self._everywhere(count)
+        arguments = *split((trainers, state), self._mesh), self._everywhere(jnp.int32(count))
         advanced: Advanced = self._compile(*arguments)(*arguments)
         return advanced
 
@@ -113,20 +114,20 @@ class LaneProgram:
 
     def shapes(self, trainers: Trainer) -> RunState:
         """The structure of a state `[W, ...]`, without making one."""
-        return jax.eval_shape(self._init, trainers, jnp.zeros(self.width, jnp.int32))
+        return jax.eval_shape(self._init, trainers, jnp.zeros(self.width, jnp.int32), None)
 
     def memory(self, trainers: Trainer) -> int | None:
         """Bytes of a device that `advance` needs, as its compiler says; None where it does not say."""
         sharding = NamedSharding(self._mesh, _SPLIT)
         state = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), self.shapes(trainers))
-        analysis = self._compile(split(trainers, self._mesh), state, self._everywhere(1)).memory_analysis()
+        analysis = self._compile(split(trainers, self._mesh), state, self._everywhere(jnp.int32(1))).memory_analysis()
         if analysis is None:
             return None
         needed = analysis.argument_size_in_bytes + analysis.output_size_in_bytes + analysis.temp_size_in_bytes
         return int(needed - analysis.alias_size_in_bytes)
 
-    def _everywhere(self, count: int) -> jax.Array:
-        return jax.device_put(jnp.int32(count), NamedSharding(self._mesh, PartitionSpec()))
+    def _everywhere(self, tree: PyTree) -> PyTree:
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
 
     def _compile(self, *arguments: PyTree) -> jax.stages.Compiled:
         if self._compiled_advance is None:
@@ -134,8 +135,8 @@ class LaneProgram:
         return self._compiled_advance
 
 
-def _init(trainers: Trainer, seeds: jax.Array) -> RunState:
-    return jax.vmap(lambda trainer, seed: trainer.init(jax.random.key(seed)))(trainers, seeds)
+def _init(trainers: Trainer, seeds: jax.Array, warm_start: PyTree) -> RunState:
+    return jax.vmap(lambda trainer, seed: trainer.init(jax.random.key(seed), warm_start=warm_start))(trainers, seeds)
 
 
 def _evaluate(num_episodes: int, trainers: Trainer, state: RunState, seeds: jax.Array) -> evaluation.EpisodeResults:

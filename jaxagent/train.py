@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -22,7 +21,7 @@ from jaxagent.envs.vector import LevelSource, ResetMode, VectorEnv
 from jaxagent.finite import all_finite
 from jaxagent.ops import across
 from jaxagent.sources import Demonstrations, Groups, OnPolicy, Source
-from jaxagent.types import Metrics, PyTree
+from jaxagent.types import Metrics, PyTree, is_count
 
 BLOCKS = 8  # of environments, on the devices of a mesh
 _BLOCK = "block"  # axis of the blocks on one device
@@ -72,14 +71,12 @@ class Trainer:
     mesh: Mesh | None = struct.field(pytree_node=False, default=None)
 
     def validate(self) -> None:
-        """Raises ValueError that names the wrong field. Call it outside of transformations such as `vmap`."""
+        """Raises ValueError that names the wrong field. What a transformation such as `vmap` traces is not looked at."""
         self.learner.validate()
-        if isinstance(self.env, ToolEnv):
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.params))
+        if isinstance(self.env, ToolEnv) and not traced:
             self.env.check_params(self.params)
-        self._validate_static()
-
-    def _validate_static(self) -> None:
-        if not isinstance(self.num_steps, int | np.integer) or self.num_steps < 1:
+        if not is_count(self.num_steps):
             raise ValueError(f"num_steps: expected a positive integer, got {self.num_steps}")
         self._vector_env.validate()
         if hasattr(self.learner, "group_size"):
@@ -136,9 +133,9 @@ class Trainer:
           reference: those of the policy that a learner with `kl_coef` is kept near, unless it is the one it begins with.
 
         Raises:
-          ValueError: a static field is wrong; `validate` checks the traced ones too, which needs numbers.
+          ValueError: a field is wrong (see `validate`).
         """
-        self._validate_static()
+        self.validate()
         init = Trainer._init if self.mesh is None else _in_blocks(self.mesh, Trainer._init, (None, None, None), _SPREAD)
         return init(strong(self), key, warm_start, reference)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 PyTree = Any
 Agent = PyTree  # what acting reads of a learner's state
@@ -155,3 +156,8 @@ class Policy(NamedTuple):
     act: Callable[[Agent, Carry, PolicyInput, jax.Array], tuple[Carry, PyTree, dict[str, PyTree]]]
     value: ValueFunction | None = None
     privileged: bool = False
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether it is an integer, Python's or NumPy's, and no less than that. Truth values are no integers."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least

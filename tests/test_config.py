@@ -102,7 +102,7 @@ MALFORMED: dict[str, tuple[str | bytes, str]] = {
     "indivisible": (edited("num_minibatches = 2", "num_minibatches = 5"), "learner.num_minibatches: "),
     "text for a list": (edited("[8]", '"8"'), "network.hidden: expected a list, each an integer, got '8'"),
     "mixed list": (edited("[8]", "[8, 'a']"), "network.hidden: expected a list, each an integer"),
-    "negative width": (edited("[8]", "[-8]"), "network.hidden: expected positive sizes"),
+    "negative width": (edited("[8]", "[-8]"), "network.hidden: expected positive integers"),
     "unknown torso": (
         edited("[8]", "[8]\ntorso = 'rnn'"),
         "network.torso: expected one of auto, mlp, cnn, bag, transformer, got 'rnn'",

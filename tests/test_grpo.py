@@ -331,6 +331,19 @@ def test_potentials_do_not_change_what_episodes_are_worth():
     assert_equal_trees(found, expected, rtol=1e-3, atol=1e-5)
 
 
+def test_groups_that_say_nothing_are_no_part_of_the_deviation_even_where_divergence_is_paid_for():
+    """The second group earned the same for its task; what it pays for the divergence does not count."""
+    grpo = learner(kl_coef=0.1, kl_in="reward", scale="batch", leave_one_out=False)
+    t = started(grpo)[2].transition
+    task = np.zeros((T, B))
+    task[0] = [1.0, 0.0, 0.5, 1.0, 2.0, 2.0, 2.0, 2.0]
+    paid = task + np.where(np.arange(T)[:, None] == 0, np.arange(B) * 0.25, 0.0)
+    found, kept, dropped = grpo._advantages(t._replace(reward=jnp.asarray(task, jnp.float32)), jnp.asarray(paid, jnp.float32))
+    first = paid.sum(0)[:G] - paid.sum(0)[:G].mean()
+    np.testing.assert_allclose(found[0], [*(first / first.std()), 0.0, 0.0, 0.0, 0.0], rtol=1e-5)
+    assert kept.tolist() == [True] * G + [False] * G and float(dropped) == 0.5
+
+
 # comparing steps --------------------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +363,12 @@ def test_equal_returns_in_one_situation_are_no_advantage(size):
     """Their mean differs from them by what float32 rounds."""
     to_go, ones = jnp.full((5, size), 0.7), jnp.ones((5, size))
     assert not groups.compare_steps(to_go, ones.astype(jnp.uint32), ones > 0, size, scale="group", floor=1e-3).any()
+
+
+def test_other_groups_are_no_measure_of_noise():
+    to_go, ones = jnp.array([[1e7, 0.0, 1.0, 0.0]]), jnp.ones((1, 4))
+    found = groups.compare_steps(to_go, ones.astype(jnp.uint32), ones > 0, 2, scale="none", floor=1e-3)
+    np.testing.assert_allclose(found, [[5e6, -5e6, 0.5, -0.5]])
 
 
 def test_step_advantages_that_weigh_nothing_or_are_alone():
@@ -379,6 +398,12 @@ def test_digests_tell_rows_apart():
     assert len(set(np.asarray(digest(rows)).tolist())) == 4096
     twice = jax.tree.map(lambda x: jnp.concatenate([x, x]), rows)
     np.testing.assert_array_equal(digest(twice)[:4096], digest(twice)[4096:])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_digests_of_floats(dtype):
+    zero, negative, small, large = jax.jit(digest)(jnp.array([[0.0], [-0.0], [0.2], [0.9]], dtype)).tolist()
+    assert zero == negative and len({zero, small, large}) == 3
 
 
 # the divergence ---------------------------------------------------------------------------------------------------------------
@@ -447,6 +472,12 @@ def test_older_parameters_act_and_are_weighted():
         ({"dual_clip": 0.5}, r"dual_clip: expected a number in \[1, inf\]"),
         ({"lag": -1}, "lag: expected a number of updates"),
         ({"oversample": 0}, "oversample: expected a positive integer"),
+        ({"group_size": True}, "group_size: expected at least 2 episodes to compare, got True"),
+        ({"lag": 1.0}, "lag: expected a number of updates, got 1.0"),
+        ({"lr": "a"}, r"lr: expected a number in \[0, inf\], got 'a'"),
+        ({"kl_coef": 0.1, "kl_target": 0.0}, r"kl_target: expected a number in \(0, inf\], got 0.0"),
+        ({"max_importance": 0.0}, r"max_importance: expected a number in \(0, inf\], got 0.0"),
+        ({"adam_b2": 1.0}, r"adam_b2: expected a number in \[0, 1\), got 1.0"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -484,6 +515,22 @@ def test_trainers_that_are_refused(settings, params, message):
     trainer = ja.Trainer(env, defaults.replace(**params), grpo, num_envs=8, num_steps=4, **settings)
     with pytest.raises(ValueError, match=message):
         trainer.validate()
+
+
+def test_a_wrong_trainer_is_not_begun():
+    """What is known when it is traced: a learner's settings in a closure, and of an argument what is static."""
+    env, params = ja.make("ToolSelect-v0")
+    grpo = GRPO(network=actor_critic(env.spec, torso="bag", hidden=(8,)), group_size=2)
+    trainer = ja.Trainer(env, params, grpo, num_envs=8, num_steps=24)
+    for wrong, message in (
+        (trainer.replace(learner=grpo.replace(group_size=1)), "group_size: expected at least 2"),
+        (trainer.replace(learner=grpo.replace(loss="foo")), "loss: expected one of"),
+        (trainer.replace(params=params.replace(step_weight=float("nan"))), "params.step_weight: expected a finite number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.jit(wrong.init)(jax.random.key(0))
+    with pytest.raises(ValueError, match="loss: expected one of"):
+        jax.jit(lambda trainer, key: trainer.init(key))(trainer.replace(learner=grpo.replace(loss="foo")), jax.random.key(0))
 
 
 def test_references_and_batches_that_are_refused():

@@ -249,8 +249,10 @@ class TestActorCritic:
             ({"activation": "tahn"}, "activation: expected one of .* got 'tahn'; did you mean 'tanh'"),
             ({"torso": "cnn"}, "torso: expected 'mlp', got 'cnn', but the observations of Test-v0 hold no image"),
             ({"torso": "resnet"}, "torso: expected one of auto, mlp, cnn, bag, transformer, got 'resnet'"),
-            ({"hidden": (64, 0)}, r"hidden: expected positive sizes, got \(64, 0\)"),
+            ({"hidden": (64, 0)}, r"hidden: expected positive integers, got \(64, 0\)"),
             ({"memory": -1}, "memory: expected a width, or 0 for none, got -1"),
+            ({"hidden": (), "torso": "bag"}, "hidden: expected at least one width with torso = 'bag', got none"),
+            ({"context": 1.5, "torso": "transformer"}, "context: expected a positive integer, got 1.5"),
         ],
     )
     def test_wrong_settings_are_named(self, settings, message):

@@ -93,6 +93,7 @@ def test_a_reference_needs_a_coefficient():
     [
         ({"group_size": 1}, "group_size: expected at least 2 episodes to choose from, got 1"),
         ({"num_kept": 4}, "num_kept: expected 1 to 3 of a group, got 4"),
+        ({"num_kept": 2.0}, "num_kept: expected 1 to 3 of a group, got 2.0"),
     ],
 )
 def test_settings_that_are_refused(settings, message):

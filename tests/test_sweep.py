@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import sweeps
 
-from jaxagent import lanes, loop
+from jaxagent import cli, config, evaluation, lanes, loop, trained
 from jaxagent.errors import DataError, ResourceError, UsageError
 from jaxagent.finite import first_nonfinite
+from jaxagent.report import study
 from jaxagent.sweep import driver, executors, ledger, scheduling, spec
 from jaxagent.sweep.chunks import Runner
 from jaxagent.sweep.scheduling import Chunk
@@ -170,6 +171,36 @@ def test_demonstrations_are_compared_by_what_the_agents_do(tmp_path):
     assert [row["status"] for row in rows] == ["rung", "done"]
     for row in rows:
         assert row["objective"] == row["eval.turns_mean"] > row["train.turns_mean"]  # of the script, ten
+
+
+def test_lanes_begin_with_the_network_of_a_run(tmp_path):
+    """Lanes that learn nothing play as the run does. The sweep keeps a copy: the run may go on, or go."""
+    run, path = tmp_path / "run", tmp_path / "base.toml"
+    path.write_text(config.to_toml(sweeps.BASE))
+    assert cli.main(["train", str(path), "--out", str(run)]) == 0
+    env, params, policy, agent = trained.load(run)
+    seen = evaluation.evaluate(env, params, policy, agent, loop.evaluation_key(np.int32(0)), num_episodes=4)
+
+    def begun(directory, fixed):
+        board = driver.Board(driver.with_objective(sweeps.sweep({"width": 2}, {"learner.lr": {"grid": [0.0, 1e-3]}}, fixed)))
+        with driver.opened(directory, board.sweep) as rows:
+            driver.run(board, directory, rows)
+        return {row["learner.lr"]: row for row in ledger.read_rows(directory)}
+
+    rows = begun(tmp_path / "out", {"init_from": str(run)})
+    assert rows[0.0]["eval.return_mean"] == pytest.approx(float(seen.total_reward.mean()))
+    assert rows[0.0]["eval.return_mean"] != begun(tmp_path / "anew", {})[0.0]["eval.return_mean"]
+    other = {"init_from": str(run), "network.hidden": [9]}
+    with pytest.raises(UsageError, match="sweep.toml: init_from: .*run does not fit: params: expected those of this network"):
+        begun(tmp_path / "other", other)
+    shutil.rmtree(run)
+    (tmp_path / "out" / ledger.LEDGER).unlink()
+    assert begun(tmp_path / "out", {"init_from": str(run)}) == rows
+    with pytest.raises(UsageError, match="run"):
+        begun(tmp_path / "nothing", {"init_from": str(run)})
+    assert not (tmp_path / "nothing" / executors.SPEC).exists()
+    (command,) = study.read([tmp_path / "out"]).trials[0].commands
+    assert f"--init-from {run}" in command
 
 
 def test_running_it_again_trains_nothing_and_growing_it_only_what_is_new(whole, monkeypatch, tmp_path):

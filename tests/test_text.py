@@ -372,10 +372,37 @@ def test_a_collector_that_reads_and_writes_text():
 # wrong use --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([999, 5], r"tokens: expected 0 to \d+, got 999"),
+        ([-3, 5], r"tokens: expected 0 to \d+, got -3"),
+        ([0.5], "tokens: expected integers of one observation"),
+    ],
+)
+def test_tokens_without_a_word(tokens, message):
+    env, *_ = start("ToolSelect-v0")
+    for show in (text.describe, lambda env, seen: text.transcript(env, [seen])):
+        with pytest.raises(ValueError, match=message):
+            show(env, {"tokens": np.array(tokens)})
+
+
+def test_what_is_no_observation_or_no_state_of_the_world():
+    env, _, seen, state = start("ToolSelect-v0")
+    with pytest.raises(ValueError, match="tokens: expected an entry of the observation, got a"):
+        text.describe(env, {"a": 1})
+    assert text.transcript(env, []) == "" and text.transcript(env, seen) == text.transcript(env, [seen])
+    other, *_, elsewhere = start("CodeFix-v0")
+    with pytest.raises(ValueError, match="state: expected one of CodeFix-v0 with .* got one with a ToolSelectState"):
+        text.choices(other, state)
+    with pytest.raises(ValueError, match="state: expected one of ToolSelect-v0 with .* got one with a CodeFixState"):
+        text.describe(env, elsewhere)
+
+
 def test_one_at_a_time():
     env, params, _, state = start("ToolSelect-v0")
     observations, states = jax.vmap(env.reset, (0, None))(jax.random.split(KEY, 2), params)
-    with pytest.raises(ValueError, match=r"tokens: expected those of one observation, \[K\], got \[2, 8\]"):
+    with pytest.raises(ValueError, match=r"tokens: expected integers of one observation, \[K\], got int32 \[2, 8\]"):
         text.describe(env, observations)
     for function in (text.choices, text.describe):
         with pytest.raises(ValueError, match="state: expected one; of several states take one"):

@@ -168,7 +168,7 @@ def test_less_memory_or_precision_is_nearly_the_same():
     ("settings", "message"),
     [
         ({"heads": 3}, "width: expected a multiple of twice the 3 heads, got 16"),
-        ({"layers": 0}, "layers: expected a positive number, got 0"),
+        ({"layers": 0}, "layers: expected a positive integer, got 0"),
         ({"memory": 8}, "memory: expected 0, since a transformer remembers by itself, got 8"),
     ],
 )

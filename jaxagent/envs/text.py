@@ -144,7 +144,8 @@ def transcript(env: ToolEnv, observations: Iterable[Mapping[str, Any]]) -> str:
     """
     if env.window is not None:
         raise ValueError("window: expected None, because windows repeat what they show; describe the latest observation")
-    tokens = np.concatenate([_tokens(observation) for observation in observations])
+    seen = [observations] if isinstance(observations, Mapping) else list(observations)
+    tokens = np.concatenate([np.zeros(0, np.int32), *(_tokens(env, observation) for observation in seen)])
     return "\n".join(_turns(env, tokens, "task: "))
 
 
@@ -162,15 +163,20 @@ def _observe(env: TextEnv, state: PyTree) -> dict[str, jax.Array]:
 # tool worlds
 
 
-def _tokens(observation: Mapping[str, Any]) -> np.ndarray:
+def _tokens(env: ToolEnv, observation: Mapping[str, Any]) -> np.ndarray:
+    if "tokens" not in observation:
+        raise ValueError(f"tokens: expected an entry of the observation, got {', '.join(map(str, observation)) or 'none'}")
     tokens = np.asarray(observation["tokens"])
-    if tokens.ndim != 1:
-        raise ValueError(f"tokens: expected those of one observation, [K], got {list(tokens.shape)}")
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise ValueError(f"tokens: expected integers of one observation, [K], got {tokens.dtype} {list(tokens.shape)}")
+    unknown = tokens[(tokens < 0) | (tokens >= len(env.vocabulary))]
+    if unknown.size:
+        raise ValueError(f"tokens: expected 0 to {len(env.vocabulary) - 1}, got {unknown[0]}")
     return tokens[tokens != base.PAD]
 
 
 def _described_tokens(env: ToolEnv, observation: Mapping[str, Any]) -> str:
-    tokens = _tokens(observation)
+    tokens = _tokens(env, observation)
     if env.window is not None:
         first = "... " if tokens.size == env.window else "task: "
     else:
@@ -308,3 +314,16 @@ def _check_state(env: TextEnv, state: PyTree) -> None:
         raise ValueError(f"state: expected a ToolState, got {type(state).__name__}")
     elif np.ndim(state.operation):
         raise ValueError("state: expected one; of several states take one: jax.tree.map(lambda leaf: leaf[0], state)")
+    elif _outline(state) != _own_outline(env):
+        found = type(state.world).__name__
+        raise ValueError(f"state: expected one of {env.spec.name} with the same options, got one with a {found}")
+
+
+@functools.cache
+def _own_outline(env: ToolEnv) -> tuple[Any, list[tuple[int, ...]]]:
+    return _outline(jax.eval_shape(env.reset, jax.random.key(0), env.world.default_params)[1])
+
+
+def _outline(tree: PyTree) -> tuple[Any, list[tuple[int, ...]]]:
+    """Structure and shapes."""
+    return jax.tree.structure(tree), [np.shape(leaf) for leaf in jax.tree.leaves(tree)]

@@ -8,11 +8,10 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxagent.envs.base import Environment, Info, Observable, Rejecting, zeros_like
 from jaxagent.ops.compact import chunk_size, over_rows, put_rows, take_rows
-from jaxagent.types import PyTree, check_action
+from jaxagent.types import PyTree, check_action, is_count
 
 ResetMode = Literal["same_step", "next_step", "none"]
 LevelSource = Literal["pool", "fresh", "fixed"]
@@ -79,7 +78,7 @@ class VectorEnv:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
         for field in ("num_envs", "pool_size", "group_size"):
             value = getattr(self, field)
-            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            if value is not None and not is_count(value):
                 raise ValueError(f"{field}: expected a positive integer, got {value}")
         if self.num_envs % self.group_size:
             raise ValueError(f"group_size: expected a divisor of the {self.num_envs} environments, got {self.group_size}")

@@ -103,11 +103,11 @@ class BC:
     held_out: float | None = struct.field(pytree_node=False, default=None)
 
     def validate(self) -> None:
-        """Raises ValueError that names the wrong field. Call it before tracing."""
+        """Raises ValueError that names the wrong field. What is being traced is not looked at."""
         check_fields(self)
         if self.demonstrator not in DEMONSTRATORS:
             raise ValueError(f"demonstrator: expected one of {', '.join(DEMONSTRATORS)}, got {self.demonstrator!r}")
-        if self.held_out is not None and not 0.0 < self.held_out < 1.0:
+        if self.held_out is not None and not (isinstance(self.held_out, float) and 0.0 < self.held_out < 1.0):
             raise ValueError(f"held_out: expected a share between 0 and 1, got {self.held_out}")
         if self.patience is not None and self.held_out is None:
             raise ValueError(f"patience: expected None without held_out, got {self.patience}")

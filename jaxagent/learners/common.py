@@ -18,12 +18,25 @@ from jaxagent.ops.fit import fitted, ladder
 from jaxagent.ops.kl import adapted, divergence
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_step, anneal
-from jaxagent.types import Box, Carry, DictSpace, Discrete, EnvSpec, Metrics, Policy, PolicyInput, PyTree, Space, Transition
+from jaxagent.types import (
+    Box,
+    Carry,
+    DictSpace,
+    Discrete,
+    EnvSpec,
+    Metrics,
+    Policy,
+    PolicyInput,
+    PyTree,
+    Space,
+    Transition,
+    is_count,
+)
 
 Loss = Callable[[PyTree, Any], tuple[jax.Array, Metrics]]  # of parameters and items [n, ...]
 
-# Least and greatest value of the traced fields, by name.
-_RANGES = {
+# Least and greatest value of the traced fields, by name, and where an end does not belong to them, how the range is written.
+_RANGES: dict[str, tuple[float, float] | tuple[float, float, str]] = {
     "lr": (0.0, math.inf),
     "gamma": (0.0, 1.0),
     "gae_lambda": (0.0, 1.0),
@@ -41,16 +54,16 @@ _RANGES = {
     "std_floor": (0.0, math.inf),
     "dual_clip": (1.0, math.inf),
     "kl_coef": (0.0, math.inf),
-    "kl_target": (0.0, math.inf),
+    "kl_target": (0.0, math.inf, "(]"),
     "reference_every": (1.0, math.inf),
     "turn_weight": (0.0, math.inf),
     "turn_gamma": (0.0, 1.0),
-    "max_importance": (0.0, math.inf),
+    "max_importance": (0.0, math.inf, "(]"),
     "patience": (1.0, math.inf),
     "min_return": (-math.inf, math.inf),
-    "adam_b1": (0.0, 1.0),
-    "adam_b2": (0.0, 1.0),
-    "adam_eps": (0.0, math.inf),
+    "adam_b1": (0.0, 1.0, "[)"),
+    "adam_b2": (0.0, 1.0, "[)"),
+    "adam_eps": (0.0, math.inf, "(]"),
 }
 
 
@@ -59,13 +72,13 @@ _COUNTS = ("num_epochs", "num_minibatches", "num_microbatches", "sequence_length
 
 def check_fields(learner: Any) -> None:
     """Raises ValueError for a field out of range, a sequence length without memory, or a final value never reached."""
-    for field, (low, high) in _RANGES.items():
+    for field, bounds in _RANGES.items():
         value = getattr(learner, field, None)
-        if value is not None and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
-            raise ValueError(f"{field}: expected a number in [{low:g}, {high:g}], got {value}")
+        if value is not None and not isinstance(value, jax.core.Tracer):
+            _check_range(field, value, *bounds)
     for field in _COUNTS:
         value = getattr(learner, field, None)
-        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
+        if value is not None and not is_count(value):
             raise ValueError(f"{field}: expected a positive integer, got {value}")
     if getattr(learner, "sequence_length", None) is not None and not learner.network.memory:
         raise ValueError(f"sequence_length: expected None for a network without memory, got {learner.sequence_length}")
@@ -76,6 +89,13 @@ def check_fields(learner: Any) -> None:
     finals = [field for field in _RANGES if field.endswith("_final") and getattr(learner, field, None) is not None]
     if finals and learner.anneal_updates is None:
         raise ValueError(f"anneal_updates: expected a number of updates where {finals[0]} is set, got None")
+
+
+def _check_range(field: str, value: Any, low: float, high: float, ends: str = "[]") -> None:
+    found = np.asarray(value)
+    is_within = found.dtype.kind in "iuf" and np.all(found > low if ends[0] == "(" else found >= low)
+    if not (is_within and np.all(found < high if ends[1] == ")" else found <= high)):
+        raise ValueError(f"{field}: expected a number in {ends[0]}{low:g}, {high:g}{ends[1]}, got {value!r}")
 
 
 def initial_params(network: ActorCritic, key: jax.Array, spec: EnvSpec, given: PyTree) -> PyTree:

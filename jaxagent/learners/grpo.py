@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
@@ -29,7 +28,7 @@ from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init
 from jaxagent.ops.policy_losses import clipped_importance, clipped_surrogate, kl_estimate, of_sequences
-from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition, is_count
 
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "gspo", "cispo")
 
@@ -135,16 +134,16 @@ class GRPO:
     axes: across.Axes = struct.field(pytree_node=False, default=())
 
     def validate(self) -> None:
-        """Raises ValueError that names the wrong field. Call it before tracing."""
+        """Raises ValueError that names the wrong field. What is being traced is not looked at."""
         check_fields(self)
         choices = {"loss": LOSSES, "scale": groups.SCALES, "anchor": ("state", "observation")}
         choices |= {"kl_estimator": kl.ESTIMATORS, "kl_in": ("loss", "reward")}
         for field, known in choices.items():
             if getattr(self, field) not in known:
                 raise ValueError(f"{field}: expected one of {', '.join(known)}, got {getattr(self, field)!r}")
-        if not isinstance(self.group_size, int | np.integer) or self.group_size < 2:
+        if not is_count(self.group_size, 2):
             raise ValueError(f"group_size: expected at least 2 episodes to compare, got {self.group_size}")
-        if not isinstance(self.lag, int | np.integer) or self.lag < 0:
+        if not is_count(self.lag, 0):
             raise ValueError(f"lag: expected a number of updates, got {self.lag}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:
@@ -273,7 +272,8 @@ class GRPO:
         settings: dict[str, Any] = {"leave_one_out": self.leave_one_out, "floor": self.std_floor, "axes": self.axes}
         kept = groups.compare(earned, self.group_size, scale="none", **settings).varies
         dropped = 1.0 - weighted_mean(kept.astype(jnp.float32), mean_weights(jnp.ones_like(kept), self.axes), self.axes)
-        of_episode = groups.compare(jnp.sum(reward, axis=0), self.group_size, scale=self.scale, **settings).advantage
+        paid = jnp.sum(reward, axis=0)
+        of_episode = groups.compare(paid, self.group_size, scale=self.scale, counted=kept, **settings).advantage
         advantage = jnp.where(mask & kept, of_episode, 0.0)
         if self.turn_weight is not None:
             to_go = groups.returns_to_go(reward, mask, gamma=self.turn_gamma)

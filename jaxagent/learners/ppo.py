@@ -143,7 +143,7 @@ class PPO:
     axes: across.Axes = struct.field(pytree_node=False, default=())
 
     def validate(self) -> None:
-        """Raises ValueError that names the wrong field. Call it before tracing."""
+        """Raises ValueError that names the wrong field. What is being traced is not looked at."""
         check_fields(self)
         if self.normalize_advantage not in ("minibatch", "batch", "none"):
             raise ValueError(f"normalize_advantage: expected minibatch, batch or none, got {self.normalize_advantage!r}")

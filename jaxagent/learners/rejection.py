@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
@@ -27,7 +26,7 @@ from jaxagent.ops.distributions import Distribution
 from jaxagent.ops.lanes import one_by_one_on_cpu
 from jaxagent.ops.masked import mean_weights, weighted_mean
 from jaxagent.ops.optimizer import adam_init
-from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition
+from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition, is_count
 
 
 class RejectionState(NamedTuple):
@@ -86,11 +85,11 @@ class Rejection:
     num_minibatches: int = struct.field(pytree_node=False, default=1)
 
     def validate(self) -> None:
-        """Raises ValueError that names the wrong field. Call it before tracing."""
+        """Raises ValueError that names the wrong field. What is being traced is not looked at."""
         check_fields(self)
-        if not isinstance(self.group_size, int | np.integer) or self.group_size < 2:
+        if not is_count(self.group_size, 2):
             raise ValueError(f"group_size: expected at least 2 episodes to choose from, got {self.group_size}")
-        if self.num_kept not in range(1, self.group_size):
+        if not is_count(self.num_kept) or self.num_kept >= self.group_size:
             raise ValueError(f"num_kept: expected 1 to {self.group_size - 1} of a group, got {self.num_kept}")
 
     def validate_batch(self, *, num_steps: int, num_envs: int) -> None:

@@ -12,7 +12,7 @@ from jaxagent.networks.layers import GRU, Dense
 from jaxagent.networks.torsos import ACTIVATIONS, Torso, has_image
 from jaxagent.networks.transformer import Size, Transformer, empty_cache, is_token_stream
 from jaxagent.ops.distributions import num_params
-from jaxagent.types import ActionSpace, Box, Carry, DictSpace, EnvSpec, PyTree, Space
+from jaxagent.types import ActionSpace, Box, Carry, DictSpace, EnvSpec, PyTree, Space, is_count
 
 
 class Encoder(nn.Module):
@@ -220,8 +220,10 @@ def actor_critic(
     _check_known("torso", torso, ("auto", "mlp", "cnn", "bag", "transformer"))
     _check_known("activation", activation, ACTIVATIONS)
     _check_positive("hidden", hidden)
+    if torso == "bag" and not hidden:
+        raise ValueError("hidden: expected at least one width with torso = 'bag', got none")
     _check_positive("channels", channels)
-    if memory < 0:
+    if not is_count(memory, 0):
         raise ValueError(f"memory: expected a width, or 0 for none, got {memory}")
     images = has_image(spec.observation)
     if torso == "cnn" and not images:
@@ -251,8 +253,8 @@ def actor_critic(
 
 def _transformer_size(layers: int, heads: int, width: int, context: int, bf16: bool, remat: bool) -> Size:
     for field, value in (("layers", layers), ("heads", heads), ("width", width), ("context", context)):
-        if value < 1:
-            raise ValueError(f"{field}: expected a positive number, got {value}")
+        if not is_count(value):
+            raise ValueError(f"{field}: expected a positive integer, got {value}")
     if width % (2 * heads):
         raise ValueError(f"width: expected a multiple of twice the {heads} heads, got {width}")
     return Size(layers, heads, width, context, bf16, remat)
@@ -278,5 +280,5 @@ def _check_known(field: str, value: str, known: Iterable[str]) -> None:
 
 
 def _check_positive(field: str, sizes: Iterable[int]) -> None:
-    if any(size < 1 for size in sizes):
-        raise ValueError(f"{field}: expected positive sizes, got {sizes}")
+    if not all(is_count(size) for size in sizes):
+        raise ValueError(f"{field}: expected positive integers, got {sizes}")

@@ -16,7 +16,10 @@ def digest(tree: PyTree) -> jax.Array:
 
 def _words(leaf: jax.Array) -> jax.Array:
     flat = leaf.reshape(leaf.shape[0], -1)
-    return jax.lax.bitcast_convert_type(flat, jnp.uint32) if flat.dtype == jnp.float32 else flat.astype(jnp.uint32)
+    if not jnp.issubdtype(flat.dtype, jnp.floating):
+        return flat.astype(jnp.uint32)
+    wide = jnp.where(flat == 0.0, 0.0, flat).astype(jnp.float32)  # -0.0 is 0.0
+    return jax.lax.bitcast_convert_type(wide, jnp.uint32)
 
 
 def _avalanche(x: jax.Array) -> jax.Array:

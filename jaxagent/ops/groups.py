@@ -26,7 +26,14 @@ class Compared(NamedTuple):
 
 
 def compare(
-    returns: jax.Array, group_size: int, *, scale: Scale, floor: Scalar, leave_one_out: bool = False, axes: Axes = ()
+    returns: jax.Array,
+    group_size: int,
+    *,
+    scale: Scale,
+    floor: Scalar,
+    leave_one_out: bool = False,
+    counted: jax.Array | None = None,
+    axes: Axes = (),
 ) -> Compared:
     """Return minus the group's mean (GRPO, Shao et al. 2024).
 
@@ -37,6 +44,7 @@ def compare(
         `none` (Dr. GRPO, Liu et al. 2025).
       floor: the least standard deviation to divide by.
       leave_one_out: compares with the mean of the other episodes (RLOO, Ahmadian et al. 2024): `G / (G - 1)` times as much.
+      counted: bool [B], groups left out of the batch's standard deviation are False; those that do not vary are always.
       axes: mapped axes that the batch is spread over.
     """
     chex.assert_rank(returns, 1)
@@ -48,7 +56,8 @@ def compare(
     if scale == "group":
         advantage = advantage / jnp.maximum(jnp.repeat(grouped.std(axis=1), group_size), floor)
     elif scale == "batch":
-        variance = weighted_mean(jnp.square(centred), mean_weights(varies, axes), axes)
+        weights = mean_weights(varies if counted is None else varies & counted, axes)
+        variance = weighted_mean(jnp.square(centred), weights, axes)
         advantage = advantage / jnp.maximum(jnp.sqrt(variance), floor)
     return Compared(jnp.where(varies, advantage, 0.0), varies)
 
@@ -87,7 +96,9 @@ def compare_steps(
 
     flat = returns_to_go.reshape(-1)
     centred = flat - mean(flat)
-    noise = _NOISE * jnp.maximum(jnp.max(jnp.where(mask, jnp.abs(returns_to_go), 0.0)), 1.0)
+    sizes = jnp.where(mask, jnp.abs(returns_to_go), 0.0).reshape(num_steps, -1, group_size)
+    noise = _NOISE * jnp.maximum(jnp.max(sizes, axis=(0, 2)), 1.0)
+    noise = jnp.broadcast_to(jnp.repeat(noise, group_size), mask.shape).reshape(-1)
     centred = jnp.where(jnp.abs(centred) > noise, centred, 0.0)
     if scale != "none":
         centred = centred / jnp.maximum(jnp.sqrt(mean(jnp.square(centred))), floor)

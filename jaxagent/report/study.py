@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxagent import metrics, schema
+from jaxagent import config, metrics, schema
 from jaxagent.errors import DataError, UsageError
 from jaxagent.learners import LEARNERS
 from jaxagent.rundir import RunDir
@@ -166,7 +166,7 @@ def train_command(base: str, settings: Mapping[str, Any], seed: int, num_seeds: 
     """The command that trains with these settings, for a POSIX shell."""
     words = ["jaxagent", "train", base]
     for name, value in settings.items():
-        words += [f"--{name}", schema.written(value)]
+        words += [config.option(name), schema.written(value)]
     words += ["--seed", str(seed)]
     return shlex.join(words if num_seeds == 1 else [*words, "--seeds", str(num_seeds)])
 

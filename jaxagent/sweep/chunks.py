@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagent import checkpoint, evaluation
-from jaxagent.errors import CheckpointError
+from jaxagent import checkpoint, evaluation, trained
+from jaxagent.errors import CheckpointError, UsageError
 from jaxagent.files import disk_errors, write_atomic
 from jaxagent.finite import first_nonfinite
 from jaxagent.lanes import LaneProgram, signature, stacked
@@ -27,12 +27,30 @@ from jaxagent.train import RunState, Trainer
 from jaxagent.types import PyTree
 
 STATES = "states"
+START = "start"
 
 
 def group_of(trial: Trial) -> tuple[Any, ...]:
     """What trials of one static group have in common: they can be lanes of one program."""
     schedule = trial.config.schedule
     return *signature(trial.trainer), schedule.num_updates, schedule.segment, schedule.eval_episodes
+
+
+def warm_start(sweep: Sweep) -> PyTree:
+    """The network of the run that the spec names, which all lanes begin with; None if it names none.
+
+    Raises:
+      UsageError: there is no such run, or its network is another.
+      CheckpointError: it is damaged.
+    """
+    if sweep.init_from is None:
+        return None
+    settings: Mapping[str, Any] = next(iter(sweep.settings()), {})  # they have the same network
+    network = sweep.trial(settings).trainer.learner.network
+    try:
+        return network.checked_params(trained.network_params(Path(sweep.init_from)))
+    except ValueError as error:
+        raise UsageError(f"{sweep.source}: init_from: {sweep.init_from} does not fit: {error}") from error
 
 
 class Runner:
@@ -118,7 +136,7 @@ class Runner:
         """The states to go on from, beyond the jobs' places the first's once more, and the environment steps of the jobs."""
         origins = [job.origin for job in chunk.jobs if job.origin is not None]
         if not origins:
-            return program.init(trainers, seeds), np.zeros(len(chunk.jobs), np.int64)
+            return program.init(trainers, seeds, self._warm_start(trainers)), np.zeros(len(chunk.jobs), np.int64)
         shapes, found = program.shapes(trainers), dict[str, checkpoint.Restored]()
         for origin in origins:
             if origin.chunk not in found:
@@ -129,6 +147,13 @@ class Runner:
         places = np.array([starts[origin.chunk] + origin.place for origin in filled])
         state = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[places], *(one.tree["state"] for one in found.values()))
         return state, np.array([found[o.chunk].metadata["env_steps"][o.place] for o in origins], np.int64)
+
+    def _warm_start(self, trainers: Trainer) -> PyTree:
+        """What the sweep's directory holds of the run that its spec names; None if it names none."""
+        if self._sweep.init_from is None:
+            return None
+        like = jax.eval_shape(trainers.learner.network.initial_params, jax.random.key(0))
+        return checkpoint.restore(self._directory / START, {"params": like}).tree["params"]
 
     def _evaluated(
         self, program: LaneProgram, trainers: Trainer, state: RunState, seeds: np.ndarray, num_lanes: int

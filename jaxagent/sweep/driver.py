@@ -3,6 +3,7 @@
 sweep.toml       the spec with every default, and the base config in it
 env.json         what ran: an entry for each start
 ledger.parquet   see `ledger`
+start/           the network that lanes begin with, where the spec names a run: a copy, which stays when the run goes on
 curves/          metrics of every segment, a file a chunk
 states/          of paused lanes, a directory a chunk; deleted when nothing can go on from them
 """
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagent import evaluation, provenance, rundir, schema
+from jaxagent import checkpoint, evaluation, provenance, rundir, schema
 from jaxagent.envs.base import Environment
 from jaxagent.errors import ConfigError, ResourceError, UsageError
 from jaxagent.evaluation import EpisodeResults
@@ -25,7 +26,7 @@ from jaxagent.files import disk_errors, remove_litter, write_atomic, write_json
 from jaxagent.loop import Interrupted, deferred_signals
 from jaxagent.progress import Progress
 from jaxagent.sweep import ledger, optuna_study, scheduling, spec
-from jaxagent.sweep.chunks import STATES, forget, group_of, has_states
+from jaxagent.sweep.chunks import START, STATES, forget, group_of, has_states, warm_start
 from jaxagent.sweep.executors import SPEC, Executor, InProcess, MakeExecutor, OutOfMemory
 from jaxagent.sweep.ledger import Row
 from jaxagent.sweep.scheduling import Chunk
@@ -41,7 +42,7 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
     """The directory of a sweep, new or to go on in, locked while the context lasts. Gives the rows of its ledger.
 
     Raises:
-      UsageError: it holds something else, or a sweep that this one does not continue.
+      UsageError: it holds something else, or a sweep that this one does not continue, or there is no run to begin with.
       LockError: another process works there.
       DataError: its spec or its ledger is damaged.
       ResourceError: the disk is full or refuses.
@@ -57,7 +58,10 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
         if (directory / SPEC).exists():
             _check_continues(sweep, spec.read_resolved(directory / SPEC), directory)
         rows = ledger.read_rows(directory)
+        begun_with = None if checkpoint.steps(directory / START) else warm_start(sweep)
         write_atomic(directory / SPEC, spec.resolved_toml(sweep).encode())  # the first: it makes the directory a sweep's
+        if begun_with is not None:
+            checkpoint.save(directory / START, 0, {"params": begun_with}, metadata={"init_from": sweep.init_from})
         write_json(directory / ENV, [*rundir.earlier_starts(directory / ENV), provenance.describe(argv)])
         yield rows
 

@@ -45,6 +45,7 @@ FLOATS = ("uniform", "log_uniform")  # those of SAMPLED that are for traced floa
 _TABLES = ("env", "env.params", "learner", "network", "train")  # of a config, which hold the settings
 _BUDGETS = ("num_updates", "total_steps")
 _MOST_TRIALS = 100_000
+_ONE_DEVICE = "not for sweeps, whose lanes are on one device each"
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,11 @@ class Sweep:
             )
 
     @property
+    def init_from(self) -> str | None:
+        """The run whose network all lanes begin with."""
+        return self.fixed.get("init_from", self.document.get("init_from"))
+
+    @property
     def seeds(self) -> range:
         first = self.document.get("seed", 0)
         return range(first, first + self.plan.seeds)
@@ -282,13 +288,11 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
     plan = Plan(**schema.completed(plan_table, plan_schema()))
     path = Path(source).parent / document["base"]
     base = load(path)
-    devices = config.parse(base, str(path)).rollout.devices
-    if devices is not None or "init_from" in base:
-        name = "init_from" if devices is None else "train.devices"
-        config.refuse(str(path), [f"{name}: not for sweeps, whose lanes begin anew, on one device each"])
+    if config.parse(base, str(path)).rollout.devices is not None:
+        config.refuse(str(path), [f"train.devices: {_ONE_DEVICE}"])
     fixed, axes = _flat(document.get("fixed", {})), _flat(document["space"], until=_is_axis)
     budget = {f"train.{name}": getattr(plan, name) for name in _BUDGETS if getattr(plan, name) is not None}
-    config.refuse(source, _setting_problems(fixed, axes, budget))
+    config.refuse(source, _setting_problems(fixed, axes, budget, is_begun="init_from" in {**base, **fixed}))
     sweep = Sweep(source, str(path), plan, {**fixed, **budget}, tuple(_axis(name, table) for name, table in axes.items()), base)
     try:
         completed = config.parse(config.replaced(base, sweep.fixed), source)
@@ -335,8 +339,10 @@ def _axis(name: str, table: Mapping[str, Any]) -> Axis:
     return Axis(name, kind, tuple(float(value) if kind in FLOATS else value for value in values))
 
 
-def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget: Mapping[str, Any]) -> list[str]:
-    """What can be said without knowing the fields."""
+def _setting_problems(
+    fixed: Mapping[str, Any], axes: Mapping[str, Any], budget: Mapping[str, Any], *, is_begun: bool
+) -> list[str]:
+    """What can be said without knowing the fields; `is_begun` is whether trials begin with the network of a run."""
     found = [] if axes else ["space: empty; expected at least one setting to vary"]
     for name in fixed.keys() & axes.keys():
         found.append(f"fixed.{name}: varied in space as well")
@@ -344,8 +350,13 @@ def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget:
         where = "fixed" if name in fixed else "space"
         ours = next(iter(budget), name).replace("train.", "sweep.")
         found.append(f"{where}.{name}: expected {ours} alone" if budget else f"{where}.{name}: expected {ours} instead")
-    for name in sorted({"init_from", "train.devices"} & (fixed.keys() | axes.keys())):
-        found.append(f"{name}: not for sweeps, whose lanes begin anew, on one device each")
+    if "train.devices" in fixed.keys() | axes.keys():
+        found.append(f"train.devices: {_ONE_DEVICE}")
+    if "init_from" in axes:
+        found.append("space.init_from: cannot be varied; expected a run in fixed")
+    for name in axes if is_begun else ():
+        if name.startswith(("network.", "env.")) and not name.startswith("env.params."):
+            found.append(f"space.{name}: cannot be varied with init_from, whose network is as it is")
     for name in sorted({"seed", "num_seeds"} & (fixed.keys() | axes.keys())):
         found.append(f"{name}: cannot be varied; sweep.seeds says how many seeds a trial has")
     for name in sorted({"env.name", "learner.name"} & axes.keys()):

@@ -36,7 +36,7 @@ class Operation(NamedTuple):
       name: a word.
       arguments: the words that it takes one of; none if it takes no argument.
       latency: of a call, in simulated milliseconds.
-      cacheable: whether after an answer, not an error, an equal call in the episode is bound to give the same.
+      cacheable: whether after an answer, not an error, an equal call in the episode is bound to bring nothing else.
     """
 
     name: str
@@ -136,7 +136,7 @@ class ToolParams:
 
     Attributes:
       max_steps: turns until the episode is truncated, int32.
-      cache: whether a call that can only give the same answer again is answered at no simulated time.
+      cache: whether a call that can only bring again what an equal one brought is answered at no simulated time.
       redundant_weight: for a call that brought nothing new.
       loop_weight: for a call made for the third time or more without another in between.
       invalid_weight: for an action that means nothing, or nothing here.
