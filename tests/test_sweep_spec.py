@@ -165,6 +165,15 @@ def test_wrong_specs(plan, space, fixed, message):
     assert len(set(str(error.value).splitlines())) == len(str(error.value).splitlines())
 
 
+def test_a_base_that_begins_with_a_run_keeps_its_network():
+    base = sweeps.BASE | {"init_from": "runs/a"}
+    document = {"base": "base.toml", "space": {"network.hidden": {"grid": [[8], [9]]}}}
+    with pytest.raises(ConfigError, match="sweep.toml: space.network.hidden: cannot be varied with init_from"):
+        spec.parse(document, "sweep.toml", lambda _: base)
+    begun = spec.parse(document | {"space": sweeps.LR}, "sweep.toml", lambda _: base)
+    assert begun.trial(begun.settings()[0]).config.init_from == "runs/a"
+
+
 def test_bases_that_sweeps_cannot_vary():
     base = sweeps.BASE | {"train": sweeps.BASE["train"] | {"devices": 2}}
     with pytest.raises(ConfigError, match="^base.toml: .*not for sweeps"):

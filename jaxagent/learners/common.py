@@ -1,6 +1,5 @@
 """What learners have in common: checks of their fields, the distribution of actions, and gradient steps over minibatches."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -236,10 +235,25 @@ def within_episodes(
     def within(size: tuple[int, ...], learner: Any, transition: Transition, *arguments: PyTree) -> Any:
         length, *num_tokens = size
         if num_tokens:
-            learner = dataclasses.replace(learner, network=network.clone(episode_tokens=num_tokens[0]))
+            learner = learner.replace(network=network.clone(episode_tokens=num_tokens[0]))
         return function(learner, jax.tree.map(lambda x: x[:length], transition), *arguments)
 
     return fitted(within, sizes, needed, axes=axes)(learner, transition, *arguments)
+
+
+def of_episodes(network: ActorCritic, params: PyTree, steps: Any) -> PyTree:
+    """Action parameters for whole episodes, with `observation` and `is_first` [T, B, ...]."""
+    output: Any = network.apply(params, steps.observation, steps.is_first, method="episodes")
+    return output[0]
+
+
+def mean_divergence(
+    network: ActorCritic, action_params: PyTree, reference: PyTree, transition: Transition, axes: across.Axes = ()
+) -> jax.Array:
+    """Exact `KL(policy || reference)` in nats a step, from the action parameters of both, over the steps that count."""
+    ours, theirs = (action_distribution(network, given, transition.observation) for given in (action_params, reference))
+    exact = jnp.where(transition.mask, divergence("exact", ours, theirs, None), 0.0)
+    return weighted_mean(exact, mean_weights(transition.mask, axes), axes)
 
 
 def cloning_loss(

@@ -17,7 +17,9 @@ from jaxagent.learners.common import (
     check_fields,
     followed,
     initial_params,
+    mean_divergence,
     minimize,
+    of_episodes,
     reference_params,
     within_episodes,
 )
@@ -237,17 +239,17 @@ class GRPO:
         metrics = {"entropy": weighted_mean(jnp.where(mask, extras["entropy"], 0.0), counts, self.axes)}
         log_prob, action_params = extras["log_prob"], extras.get("action_params")
         if self.lag:
-            action_params = self._outputs(state.params, transition)
+            action_params = of_episodes(self.network, state.params, transition)
             log_prob = self._distribution(action_params, transition).log_prob(transition.action)
         importance = jnp.minimum(jnp.exp(log_prob - extras["log_prob"]), self.max_importance)
         if self.lag:
             metrics["importance"] = weighted_mean(jnp.where(mask, importance, 0.0), counts, self.axes)
         reference = None
         if self.kl_coef is not None:
-            reference = self._outputs(state.reference, transition)
-            ours, theirs = self._distribution(action_params, transition), self._distribution(reference, transition)
-            metrics["kl"] = weighted_mean(jnp.where(mask, kl.divergence("exact", ours, theirs, None), 0.0), counts, self.axes)
+            reference = of_episodes(self.network, state.reference, transition)
+            metrics["kl"] = mean_divergence(self.network, action_params, reference, transition, self.axes)
             if self.kl_in == "reward" and state.kl_coef is not None:
+                ours, theirs = self._distribution(action_params, transition), self._distribution(reference, transition)
                 paid = kl.divergence(self.kl_estimator, ours, theirs, transition.action)
                 reward = jnp.where(mask, reward - state.kl_coef * paid, 0.0)
         advantage, kept, metrics["zero_variance_rate"] = self._advantages(transition, reward)
@@ -300,7 +302,7 @@ class GRPO:
     def _loss(self, params: PyTree, items: Episodes, kl_coef: jax.Array | None) -> tuple[jax.Array, Metrics]:
         """Of some episodes, to be minimised, and its parts: to be summed over the parts of a minibatch, and over axes."""
         items = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items)  # [T, rows, ...]
-        distribution = self._distribution(self._outputs(params, items), items)
+        distribution = self._distribution(of_episodes(self.network, params, items), items)
         log_prob = distribution.log_prob(items.action)
         log_ratio = jnp.where(items.mask, log_prob - items.log_prob, 0.0)
         weights = items.weight if self.loss == "bnpo" else items.weight * self.num_minibatches
@@ -332,11 +334,6 @@ class GRPO:
         if self.loss != "bnpo":
             return items
         return items._replace(weight=items.weight / jnp.maximum(across.total(items.weight.sum(), self.axes), 1.0))
-
-    def _outputs(self, params: PyTree, steps: Transition | Episodes) -> PyTree:
-        """Action parameters for whole episodes [T, B]."""
-        output: Any = self.network.apply(params, steps.observation, steps.is_first, method="episodes")
-        return output[0]
 
     def _distribution(self, action_params: PyTree, steps: Transition | Episodes) -> Distribution:
         return action_distribution(self.network, action_params, steps.observation)

@@ -3,7 +3,7 @@
 Letters: `T` time, `B` episodes, one a row, `G` episodes a group on one level, `k` of them kept.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,21 @@ import optax
 from flax import struct
 
 from jaxagent.learners.common import (
-    action_distribution,
     actor,
     check_fields,
     cloning_loss,
     initial_params,
+    mean_divergence,
     minimize,
+    of_episodes,
     reference_params,
     within_episodes,
 )
 from jaxagent.networks.actor_critic import ActorCritic
-from jaxagent.ops import groups, kl
+from jaxagent.ops import groups
 from jaxagent.ops.distributions import Distribution
 from jaxagent.ops.lanes import one_by_one_on_cpu
-from jaxagent.ops.masked import mean_weights, weighted_mean
+from jaxagent.ops.masked import mean_weights
 from jaxagent.ops.optimizer import adam_init
 from jaxagent.types import Batch, Carry, EnvSpec, Metrics, Policy, PyTree, Transition, is_count
 
@@ -147,13 +148,8 @@ class Rejection:
         metrics: Metrics = {}
         reference = None
         if self.kl_coef is not None:
-            reference = self._outputs(state.reference, transition)
-            ours, theirs = (
-                action_distribution(self.network, action_params, transition.observation)
-                for action_params in (transition.extras["action_params"], reference)
-            )
-            divergence = jnp.where(transition.mask, kl.divergence("exact", ours, theirs, None), 0.0)
-            metrics["kl"] = weighted_mean(divergence, mean_weights(transition.mask))
+            reference = of_episodes(self.network, state.reference, transition)
+            metrics["kl"] = mean_divergence(self.network, transition.extras["action_params"], reference, transition)
         earned = jnp.sum(jnp.where(transition.mask, transition.reward, 0.0), axis=0)
         varies = groups.compare(earned, self.group_size, scale="none", floor=1.0).varies
         metrics["zero_variance_rate"] = 1.0 - varies.mean(dtype=jnp.float32)
@@ -172,9 +168,5 @@ class Rejection:
         """The negative log likelihood of the actions, and what to look at beside it."""
         steps = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items)  # [T, rows, ...]
         near = None if self.kl_coef is None else (steps.reference, self.kl_coef)
-        return cloning_loss(self.network, self._outputs(params, steps), steps, mean_weights(steps.mask), near)
-
-    def _outputs(self, params: PyTree, steps: Transition | Episodes) -> PyTree:
-        """Action parameters for whole episodes [T, B]."""
-        output: Any = self.network.apply(params, steps.observation, steps.is_first, method="episodes")
-        return output[0]
+        action_params = of_episodes(self.network, params, steps)
+        return cloning_loss(self.network, action_params, steps, mean_weights(steps.mask), near)

@@ -43,14 +43,15 @@ def warm_start(sweep: Sweep) -> PyTree:
       UsageError: there is no such run, or its network is another.
       CheckpointError: it is damaged.
     """
-    if sweep.init_from is None:
+    settings: Mapping[str, Any] = next(iter(sweep.settings()), {})
+    trial = sweep.trial(settings)  # any: they begin with the same
+    run = trial.config.init_from
+    if run is None:
         return None
-    settings: Mapping[str, Any] = next(iter(sweep.settings()), {})  # they have the same network
-    network = sweep.trial(settings).trainer.learner.network
     try:
-        return network.checked_params(trained.network_params(Path(sweep.init_from)))
+        return trial.trainer.learner.network.checked_params(trained.network_params(Path(run)))
     except ValueError as error:
-        raise UsageError(f"{sweep.source}: init_from: {sweep.init_from} does not fit: {error}") from error
+        raise UsageError(f"{sweep.source}: init_from: {run} does not fit: {error}") from error
 
 
 class Runner:
@@ -136,7 +137,7 @@ class Runner:
         """The states to go on from, beyond the jobs' places the first's once more, and the environment steps of the jobs."""
         origins = [job.origin for job in chunk.jobs if job.origin is not None]
         if not origins:
-            return program.init(trainers, seeds, self._warm_start(trainers)), np.zeros(len(chunk.jobs), np.int64)
+            return program.init(trainers, seeds, self._warm_start(chunk)), np.zeros(len(chunk.jobs), np.int64)
         shapes, found = program.shapes(trainers), dict[str, checkpoint.Restored]()
         for origin in origins:
             if origin.chunk not in found:
@@ -148,11 +149,12 @@ class Runner:
         state = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[places], *(one.tree["state"] for one in found.values()))
         return state, np.array([found[o.chunk].metadata["env_steps"][o.place] for o in origins], np.int64)
 
-    def _warm_start(self, trainers: Trainer) -> PyTree:
+    def _warm_start(self, chunk: Chunk) -> PyTree:
         """What the sweep's directory holds of the run that its spec names; None if it names none."""
-        if self._sweep.init_from is None:
+        trial = self._sweep.trial(chunk.jobs[0].settings)
+        if trial.config.init_from is None:
             return None
-        like = jax.eval_shape(trainers.learner.network.initial_params, jax.random.key(0))
+        like = jax.eval_shape(trial.trainer.learner.network.initial_params, jax.random.key(0))
         return checkpoint.restore(self._directory / START, {"params": like}).tree["params"]
 
     def _evaluated(

@@ -61,7 +61,7 @@ def opened(directory: Path, sweep: Sweep, argv: Sequence[str] | None = None) -> 
         begun_with = None if checkpoint.steps(directory / START) else warm_start(sweep)
         write_atomic(directory / SPEC, spec.resolved_toml(sweep).encode())  # the first: it makes the directory a sweep's
         if begun_with is not None:
-            checkpoint.save(directory / START, 0, {"params": begun_with}, metadata={"init_from": sweep.init_from})
+            checkpoint.save(directory / START, 0, {"params": begun_with}, metadata={})
         write_json(directory / ENV, [*rundir.earlier_starts(directory / ENV), provenance.describe(argv)])
         yield rows
 

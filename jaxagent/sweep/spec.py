@@ -190,11 +190,6 @@ class Sweep:
             )
 
     @property
-    def init_from(self) -> str | None:
-        """The run whose network all lanes begin with."""
-        return self.fixed.get("init_from", self.document.get("init_from"))
-
-    @property
     def seeds(self) -> range:
         first = self.document.get("seed", 0)
         return range(first, first + self.plan.seeds)
@@ -292,14 +287,15 @@ def parse(document: Mapping[str, Any], source: str, load: Callable[[Path], Mappi
         config.refuse(str(path), [f"train.devices: {_ONE_DEVICE}"])
     fixed, axes = _flat(document.get("fixed", {})), _flat(document["space"], until=_is_axis)
     budget = {f"train.{name}": getattr(plan, name) for name in _BUDGETS if getattr(plan, name) is not None}
-    config.refuse(source, _setting_problems(fixed, axes, budget, is_begun="init_from" in {**base, **fixed}))
+    config.refuse(source, _setting_problems(fixed, axes, budget))
     sweep = Sweep(source, str(path), plan, {**fixed, **budget}, tuple(_axis(name, table) for name, table in axes.items()), base)
     try:
         completed = config.parse(config.replaced(base, sweep.fixed), source)
     except ConfigError as error:
         raise ConfigError(sweep._in_terms_of_the_spec(str(error), source)) from error
     fields = {name: known for name, _, known in config.settings(completed)}
-    config.refuse(source, [*_field_problems(sweep, fields), *_size_problems(sweep)])
+    begun = [] if completed.init_from is None else _network_problems(sweep)
+    config.refuse(source, [*_field_problems(sweep, fields), *begun, *_size_problems(sweep)])
     return sweep
 
 
@@ -339,10 +335,8 @@ def _axis(name: str, table: Mapping[str, Any]) -> Axis:
     return Axis(name, kind, tuple(float(value) if kind in FLOATS else value for value in values))
 
 
-def _setting_problems(
-    fixed: Mapping[str, Any], axes: Mapping[str, Any], budget: Mapping[str, Any], *, is_begun: bool
-) -> list[str]:
-    """What can be said without knowing the fields; `is_begun` is whether trials begin with the network of a run."""
+def _setting_problems(fixed: Mapping[str, Any], axes: Mapping[str, Any], budget: Mapping[str, Any]) -> list[str]:
+    """What can be said without knowing the fields."""
     found = [] if axes else ["space: empty; expected at least one setting to vary"]
     for name in fixed.keys() & axes.keys():
         found.append(f"fixed.{name}: varied in space as well")
@@ -354,9 +348,6 @@ def _setting_problems(
         found.append(f"train.devices: {_ONE_DEVICE}")
     if "init_from" in axes:
         found.append("space.init_from: cannot be varied; expected a run in fixed")
-    for name in axes if is_begun else ():
-        if name.startswith(("network.", "env.")) and not name.startswith("env.params."):
-            found.append(f"space.{name}: cannot be varied with init_from, whose network is as it is")
     for name in sorted({"seed", "num_seeds"} & (fixed.keys() | axes.keys())):
         found.append(f"{name}: cannot be varied; sweep.seeds says how many seeds a trial has")
     for name in sorted({"env.name", "learner.name"} & axes.keys()):
@@ -410,6 +401,13 @@ def _field_problems(sweep: Sweep, fields: Mapping[str, Field]) -> list[str]:
             elif schema.is_unset(value, hint):
                 found.append(f"{path}.{axis.kind}: got {schema.UNSET}; what is off needs a sweep of its own")
     return found
+
+
+def _network_problems(sweep: Sweep) -> list[str]:
+    """What would need another network than that of the run that trials begin with."""
+    names = [axis.name for axis in sweep.axes if axis.name.startswith(("network.", "env."))]
+    how = "cannot be varied with init_from, whose network is as it is"
+    return [f"space.{name}: {how}" for name in names if not name.startswith("env.params.")]
 
 
 def _no_float(axis: Axis, others: str) -> str:
