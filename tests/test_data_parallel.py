@@ -118,7 +118,8 @@ def test_what_agrees_in_all_blocks_is_standardized_to_zero():
         ({"pool_size": 4}, "pool_size: expected a multiple of 8 with a mesh, got 4"),
         (
             {"num_steps": 1, "num_envs": 8},
-            r"1 steps of a batch, got 2 \(in each of a mesh.s 8 blocks of num_envs = 8\)",
+            "num_minibatches: expected a divisor of the 1 steps of a batch, got 2 "
+            r"\(in each of a mesh's 8 blocks of num_envs = 8\)",
         ),
         (
             {"mesh": Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("a", "b"))},
